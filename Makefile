@@ -13,11 +13,11 @@ GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHO
 
 # Integration tests that judge no time and look only at what they started, the longest first: two of these files run at
 # once. test_host stays apart from test_launch: each cleans up after dead runs of the whole machine.
-BESIDE := $(foreach name,compiled_modes failed_runs,tests/integration/test_$(name).py) tests/gpu \
+BESIDE := $(foreach name,schedules compiled_modes failed_runs,tests/integration/test_$(name).py) tests/gpu \
 	$(foreach name,given_ranks ray live_cluster training_steps,tests/integration/test_$(name).py) tests/browser \
-	$(foreach name,library_models killed_runs runs live_job sharded schedules regress host put_off_updates \
-	emulated own_models one_process converge gate wheel auto_on_ddp tune partial mode_package compression profilers \
-	changed_model drawn_loops drawn_uses gpu_profile plan_snippets races warm,tests/integration/test_$(name).py)
+	$(foreach name,library_models killed_runs runs live_job sharded regress host \
+	emulated own_models one_process converge gate wheel auto_on_ddp tune mode_package profilers \
+	changed_model gpu_profile plan_snippets races warm,tests/integration/test_$(name).py)
 
 # Files that `make rest` leaves to somebody else.
 LATER ?=

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from xbench import environment
+from xbench.record_files import RESULTS
 from xbench.records import Comparison, load
 
 
@@ -33,9 +35,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             record_file = Path(folder) / "record.json"
             subprocess.run(
-                [sys.executable, "-m", *command, "--output", folder, "--json", str(record_file)],
+                [sys.executable, "-m", *command, "--json", str(record_file)],
                 check=True,
                 capture_output=True,
+                env=os.environ | {RESULTS: folder},
             )
             record = load(record_file)
         assert isinstance(record, Comparison)

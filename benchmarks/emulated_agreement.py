@@ -30,6 +30,7 @@ from typing import Any
 from study.cells import cell_of
 
 from xbench import environment
+from xbench.record_files import RESULTS
 from xbench.records import Comparison, load
 from xbench.records.parts import Estimate
 from xbench.runs.event_collector import block_step_s
@@ -55,8 +56,9 @@ def compared(
         own = folder / str(number)
         own.mkdir(parents=True)
         with (own / "said").open("w") as said:
-            command = [sys.executable, "-m", "xbench", *words, "--output", str(own)]
-            running.append((own, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)))
+            command = [sys.executable, "-m", "xbench", *words]
+            env = os.environ | {RESULTS: str(own)}
+            running.append((own, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=env)))
     os.sched_setaffinity(0, everywhere)
     codes = [process.wait() for _, process in running]
     found = []

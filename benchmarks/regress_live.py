@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
+from xbench.record_files import RESULTS
 from xbench.records import Regression, load
 from xbench.regress.baseline import folder_of, noise_of
 
@@ -75,9 +76,9 @@ def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
     words += ["--pairs", str(options.pairs)] if options.pairs else []
     with tempfile.TemporaryDirectory() as folder:
         record_file = Path(folder) / "record.json"
-        command = [sys.executable, "-m", "xbench", *words, "--output", folder, "--json", str(record_file)]
+        command = [sys.executable, "-m", "xbench", *words, "--json", str(record_file)]
         clone = cloned(Path(folder), slow)
-        environ = {**os.environ, "PYTHONPATH": str(clone)}
+        environ = os.environ | {"PYTHONPATH": str(clone), RESULTS: folder}
         done = subprocess.run(command, cwd=clone, env=environ, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 3):
             raise SystemExit(f"a check ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")

@@ -36,6 +36,7 @@ from typing import Any
 
 from xbench import environment
 from xbench.fabrics import links
+from xbench.record_files import RESULTS
 from xbench.records import Profile, Stragglers, load
 
 HERE = Path(__file__).parent
@@ -129,11 +130,11 @@ def profiled(kind: str, slower_ms: int) -> tuple[Profile, float]:
     env |= {"XBENCH_PLANT": plant, SLOW_LINK: "1" if kind == "link" else ""}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "record.json"
-        words = ["profile", WORKLOAD, "--quick", "--fabric", fabric, "--output", folder]
+        words = ["profile", WORKLOAD, "--quick", "--fabric", fabric]
         began_s = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-c", START, *words, "--json", str(place)],
-            capture_output=True, text=True, env=env, cwd=HERE.parent,
+            capture_output=True, text=True, env=env | {RESULTS: folder}, cwd=HERE.parent,
         )  # fmt: skip
         if done.returncode:
             raise SystemExit(f"a run ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")

@@ -36,7 +36,7 @@ MAX_CHARACTERS = 1000
 """Greatest length of an error message, and of a hint [characters]."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
+    "profile": ("xbench.commands.compare", "Time every layer of a training step, fit the network, plan schedules."),
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "list": ("xbench.commands.listing:listing", "List runs, workloads, modes, fabrics, policies or traces."),
-    "clean": ("xbench.commands.clean", "Remove what killed runs left."),
+    "clean": ("xbench.commands.env", "Remove what killed runs left."),
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Invoke as click does, but report a broken pipe between processes.
 
-        click ends the process silently for every broken pipe. `xbench.streams` handles the case in which a reader
+        click ends the process silently for every broken pipe. `xbench.__main__` handles the case in which a reader
         closes our output. SIGTERM and SIGHUP end every command as Ctrl-C does.
         """
         try:

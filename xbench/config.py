@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
 from xbench.errors import SpecError
 from xbench.modes import COMPARED, CONVERGED, TUNED
-from xbench.option_fields import Device, choice, group, option, parsed, read_timeout, whole, within
+from xbench.option_fields import Device, StepOptions, choice, group, option, parsed, read_timeout, whole, within
+from xbench.record_files import results_folder
 from xbench.units import parse_seconds
-from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
     from xbench.spec import Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
 
-RUNS = Path("results/runs")
 QUICK_PROFILE = 8
 """Steps that `--quick` times layer by layer."""
 
@@ -50,10 +47,6 @@ def _learning_rate(value: float) -> float:
 
 def _modes_option(default: str, told: str) -> Any:
     return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", help=told)
-
-
-def _output_option(told: str) -> Any:
-    return option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, help=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +147,7 @@ class RunConfig:
         metavar="DURATION",
         help="Fail if a rank reports nothing for this long.",
     )
-    output: Path = _output_option("Folder for the records of runs.")
+    output: Path = field(default_factory=results_folder)
     compress: Compress | None = choice(
         "--compress",
         "none",

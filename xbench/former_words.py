@@ -52,6 +52,7 @@ FORMER: dict[str, dict[str, str]] = {
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--inject": "to test a gate, slow the model down in this tree",
+        "--output": "XBENCH_RESULTS in the environment names the folder of runs",
         "--nvtx": "nsys profile --pytorch marks the layers and collectives of torch",
         "--overlap": "the mode auto:forward has dear and priority among its candidates",
         "--rigorous": "write --launches 8, or --until 2% for as many launches as that precision needs",

@@ -31,9 +31,16 @@ from xbench.scratch import part_file
 
 FRAME = "frame.json"
 RECORD = "record.json"
+RESULTS = "XBENCH_RESULTS"
+"""Environment variable that names the folder of the runs."""
 MIB = 2**20
 _HEAD_CHARACTERS = 300
 _BEGAN = re.compile(r"\d{8}-\d{6}(?=-)")
+
+
+def results_folder() -> Path:
+    """Return the folder of the runs: that of XBENCH_RESULTS, else results/runs."""
+    return Path(os.environ.get(RESULTS) or "results/runs")
 
 
 def now() -> str:

@@ -48,7 +48,7 @@ class Case:
 def compare(kind: str = "local", *more: str, model: str = MODEL) -> list[str]:
     """The command of a small comparison on one of FABRICS; a later option in `more` has its way."""
     fabric, modes = FABRICS[kind]
-    return [*XBENCH, "compare", model, "--modes", modes, "--fabric", fabric, *EFFORT, "--output", "OUT", *more]
+    return [*XBENCH, "compare", model, "--modes", modes, "--fabric", fabric, *EFFORT, *more]
 
 
 def needs_of(kind: str) -> frozenset[str]:

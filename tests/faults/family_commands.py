@@ -14,7 +14,7 @@ from .harness import MODEL, PATIENCE_S, PIXELS, XBENCH, Live, Plant, Start, obse
 from .observation import Observation
 from .verdict import DONE, FAILED, INTERRUPTED, Expected
 
-_END = ("--timeout", f"{PATIENCE_S}s", "--output", "OUT")
+_END = ("--timeout", f"{PATIENCE_S}s")
 COMMANDS: dict[str, list[str]] = {
     "tune": [*XBENCH, "tune", MODEL, "--minutes", "0.5", "--modes", "wfbp,optimal", "--fabric", "local:ranks=2", *_END,
              "--keep", "kept.json"],
@@ -22,7 +22,7 @@ COMMANDS: dict[str, list[str]] = {
                  "local:ranks=2", *_END],
     "profile": [*XBENCH, "profile", MODEL, "--fabric", "local:ranks=2", *_END],
 }  # fmt: skip
-REGRESS = [*XBENCH, "regress", "check", "--base", "HEAD", "--pairs", "4", "--layer", "wall", "--output", "OUT"]
+REGRESS = [*XBENCH, "regress", "check", "--base", "HEAD", "--pairs", "4", "--layer", "wall"]
 SUITE = """[regress]
 budget_minutes = 1
 

@@ -52,7 +52,7 @@ def _several(name: str, kinds: Sequence[str]) -> Case:
             for number, kind in enumerate(kinds):
                 start = Start(compare(kind, "--timeout", "120s"))
                 with open(folder / f"stderr{number}", "wb") as stderr, open(folder / "stdout", "wb") as stdout:
-                    processes.append(spawn(start, env, output, folder, stdout, stderr))
+                    processes.append(spawn(start, env, folder, stdout, stderr))
             codes = [ended(process, deadline) for process in processes]
         said = [Said.of((folder / f"stderr{number}").read_text(errors="replace")) for number in range(len(kinds))]
         left = left_processes(mark)
@@ -105,7 +105,7 @@ def _beside_leftovers(folder: Path) -> Observation:
         Traces(folder.name, first / "t", first / "out") as traces,
         ending(folder.name),
     ):
-        process = spawn(Start(compare("shaped")), env, first / "out", first, out, err)
+        process = spawn(Start(compare("shaped")), env, first, out, err)
         traces.pids.add(process.pid)
         live = Live(process, first, folder.name, first / "out", first)
         at("gate", to_parent("kill"))(live)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from xbench.record_files import RESULTS
+
 from .observation import Observation, RunSeen, Said, events_of, mixed_in, read_record, run_folders, units_of
 from .traces import MARK, Traces, marked, tidy
 
@@ -121,7 +123,7 @@ Plant = Callable[[Live], None]
 
 @dataclass(frozen=True)
 class Start:
-    """Start of a run: `argv` with 'OUT' for its output folder; `env` beside the usual one, None takes away.
+    """Start of a run, and its output folder. `env`: beside the usual one, None takes away.
 
     `bare`: with nothing of the usual environment. `prefix`: a command that becomes it, and that
     `xbench clean` runs behind too: as another user, for example.
@@ -161,7 +163,7 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
     planted = True
     traces = Traces(mark, temporary, output)
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr, traces, ending(mark):
-        process = spawn(start, env, output, folder, stdout, stderr)
+        process = spawn(start, env, folder, stdout, stderr)
         traces.pids.add(process.pid)
         live = Live(process, folder, mark, output, temporary)
         try:
@@ -179,7 +181,7 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
     left = traces.left()
     left_after_clean: tuple[str, ...] = ()
     if left:
-        cleaned = _xbench(["clean", "--output", str(output)], env, folder, start.prefix)
+        cleaned = _xbench(["clean"], env, folder, start.prefix)
         live.notes.append(f"xbench clean: {cleaned.returncode} {' '.join(cleaned.stderr.split())[:200]}")
         left_after_clean = traces.left()
     said = Said.of((folder / "stderr").read_bytes().decode(errors="replace"))
@@ -205,10 +207,11 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
 
 
 def environment(start: Start, folder: Path, mark: str, temporary: Path) -> dict[str, str]:
-    """The environment of a run: ours without what a launcher or pytest around us set, and the case's own."""
+    """The environment of a run with its output folder: ours without what is set around us, and the case's own."""
     env = {name: value for name, value in os.environ.items() if name not in _OF_AROUND}
     env = {} if start.bare else env
     env |= {MARK: mark, "XBENCH_FAULTS": str(folder), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
+    env[RESULTS] = str(start.output or folder / "out")
     for name, value in start.env.items():
         if value is None:
             env.pop(name, None)
@@ -218,13 +221,12 @@ def environment(start: Start, folder: Path, mark: str, temporary: Path) -> dict[
 
 
 def spawn(
-    start: Start, env: Mapping[str, str], output: Path, folder: Path, stdout: IO[bytes], stderr: IO[bytes]
+    start: Start, env: Mapping[str, str], folder: Path, stdout: IO[bytes], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     """Start the run in a session of its own, so that a signal to its group is what a terminal would send."""
-    argv = [str(output) if word == "OUT" else word for word in (*start.prefix, *start.argv)]
     return subprocess.Popen(
-        argv, env=dict(env), cwd=start.cwd or folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-        start_new_session=True, preexec_fn=lambda: _begin(start),
+        [*start.prefix, *start.argv], env=dict(env), cwd=start.cwd or folder, stdin=subprocess.DEVNULL,
+        stdout=stdout, stderr=stderr, start_new_session=True, preexec_fn=lambda: _begin(start),
     )  # fmt: skip
 
 

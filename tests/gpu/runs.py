@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from cores import one_core
 
+from xbench.record_files import RESULTS
 from xbench.records import Comparison, load
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +34,8 @@ def compared(device: str, workload: str, fabric: str, modes: str, *more: str, ti
     with tempfile.TemporaryDirectory() as folder, one_core() if lone else nullcontext():
         words = ["compare", *workload.split(), "--device", device, "--fabric", fabric, "--modes", modes, *more]
         done = subprocess.run(
-            [sys.executable, "-m", "xbench", *words, "--output", folder], capture_output=True, text=True,
-            timeout=timeout_s,
+            [sys.executable, "-m", "xbench", *words], capture_output=True, text=True,
+            timeout=timeout_s, env=os.environ | {RESULTS: folder},
         )  # fmt: skip
         assert done.returncode == 0, f"xbench {' '.join(words)}\n{done.stderr[-4000:]}"
         (path,) = Path(folder).glob("*/record.json")

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, said_by_two_ranks, with_ranks_of, xbench
+from typed_commands import comparison, said_by_two_ranks, with_ranks_of, xbench
 
-from xbench.records import Comparison
 from xbench.report.snippets import PLAIN_DDP
 
 pytestmark = pytest.mark.integration
@@ -39,11 +38,10 @@ def test_auto_runs_ddp_itself_and_is_handed_over_as_ddp(tmp_path: Path) -> None:
     workload = f"{tmp_path / 'own.py'}:make"
     done = with_ranks_of(
         "auto_on_ddp", "compare", workload, "--fabric", "local:ranks=2", "--quick", "--rounds", "2",
-        "--modes", "ddp,auto", "--output", str(tmp_path / "runs"),
+        "--modes", "ddp,auto", results=tmp_path / "runs",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(tmp_path / "runs")
     auto, ddp = record.modes["auto"], record.modes["ddp"]
     assert auto.status == "ok", auto.error
     assert auto.plan is not None

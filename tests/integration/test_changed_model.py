@@ -60,7 +60,7 @@ def test_a_larger_model_fails_untimed_until_the_suite_expects_it(repository: Pat
     assert f'write expect_change = "{exact}" into check' in record.cases[0].reason
     with (repository / "xbench.toml").open("a") as suite:  # which ends in its one check
         suite.write(f'expect_change = "{exact}"\n')
-    done = ran(command(*words, "--strict", "--output", "expected"), cwd=repository)
+    done = ran(command(*words, "--strict"), cwd=repository, results=Path("expected"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "No regression in 3 cases: 3 expected." in " ".join((done.stdout + done.stderr).split())
     assert "launch" not in done.stderr + done.stdout
@@ -72,7 +72,7 @@ def test_a_larger_model_fails_against_a_stored_baseline(repository: Path) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
     assert ran(command("regress", "check", "--layer", "deterministic"), cwd=repository).returncode == 0
     (repository / "models.py").write_text(MODEL.format(blocks=7))
-    done = ran(command("regress", "check", "--output", "larger"), cwd=repository)
+    done = ran(command("regress", "check"), cwd=repository, results=Path("larger"))
     assert done.returncode == 3, done.stderr[-3000:]
     assert "In make the model changed: 25.6 k -> 29.8 k parameters; 3 of 3 cases fail." in " ".join(
         (done.stdout + done.stderr).split()

@@ -1,22 +1,18 @@
-"""Modes under torch.compile: on real ranks against gradients averaged by hand, and in a comparison as users type it."""
+"""Modes under torch.compile in a comparison, as users type it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, said_by_two_ranks, scenarios_of, xbench
+from typed_commands import compare, comparison, xbench
 
-from xbench.records import Comparison
 from xbench.runs.build_records import UNPREDICTED
 from xbench.torch_compile import compiler_obstacle
 
 pytestmark = [
     pytest.mark.integration, pytest.mark.skipif(compiler_obstacle() is not None, reason=str(compiler_obstacle()))
 ]  # fmt: skip
-RANKS = Path(__file__).parent / "ranks" / "compiled.py"
-SCENARIOS = scenarios_of("compiled.py")
-
 FACTORY = """
 import torch
 from torch import nn
@@ -56,27 +52,14 @@ def make_failing():
 """
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_two_ranks(RANKS, *SCENARIOS, store=store, timeout_s=240)
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_compiled_modes_train_what_a_hand_written_average_trains(outputs: list[str], scenario: str) -> None:
-    for output in outputs:
-        assert f"{scenario}: ok" in output, output[-3000:]
-
-
 def test_a_comparison_compiles_before_it_times(tmp_path: Path) -> None:
     script, output = tmp_path / "mine.py", tmp_path / "runs"
     script.write_text(FACTORY)
     modes = ("ddp", "ddp+compile", "fsdp+compile", "compute+compile")
-    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
-                  "--rounds", "1", "--output", str(output), timeout_s=400)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(output)
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
+        "--rounds", "1", results=output, timeout_s=400,
+    )  # fmt: skip
     assert record.complete
     assert record.reference == "ddp"
     assert not any("torch.compile" in warning for warning in record.warnings)
@@ -97,12 +80,11 @@ def test_compiled_modes_take_every_kind_of_step(tmp_path: Path) -> None:
     script, output = tmp_path / "mine.py", tmp_path / "runs"
     script.write_text(FACTORY)
     modes = ("ddp", "ddp+compile", "fsdp+compile")
-    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
-                  "--rounds", "1", "--accumulate", "2", "--clip", "0.05", "--amp", "bf16",
-                  "--checkpoint", "blocks", "--output", str(output), timeout_s=400)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(output)
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
+        "--rounds", "1", "--accumulate", "2", "--clip", "0.05", "--amp", "bf16",
+        "--checkpoint", "blocks", results=output, timeout_s=400,
+    )  # fmt: skip
     for name in modes:
         assert record.modes[name].status == "ok", (name, record.modes[name].error)
 
@@ -113,9 +95,8 @@ def test_a_mode_whose_backward_pass_cannot_be_compiled_is_left_out(tmp_path: Pat
     script.write_text(FACTORY + FAILING_BACKWARD)
     modes = "ddp,ddp+compile,fsdp+compile,wfbp"
     done = xbench("compare", f"{script}:make_failing", "--fabric", "local:ranks=2", "--modes", modes, "--quick",
-                  "--rounds", "1", "--output", str(output), timeout_s=400)  # fmt: skip
-    record = only_record(output)
-    assert isinstance(record, Comparison), done.stderr[-3000:]
+                  "--rounds", "1", results=output, timeout_s=400)  # fmt: skip
+    record = comparison(output)
     assert record.complete, done.stderr[-3000:]
     for name in ("ddp+compile", "fsdp+compile"):
         failed = record.modes[name]

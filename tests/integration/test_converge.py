@@ -18,7 +18,7 @@ HAS_SKLEARN = importlib.util.find_spec("sklearn") is not None
 @pytest.mark.skipif(not HAS_SKLEARN, reason="scikit-learn is not installed")
 def test_modes_train_the_same_samples_and_the_synchronous_ones_the_same_network(tmp_path: Path) -> None:
     told = xbench("converge", f"{NET}:make", "--modes", "ddp,wfbp,spb,spb:variant=temporal,k=2,crossover", "--seeds",
-                  "1", "--samples", "512", "--fabric", "local:ranks=2", "--output", str(tmp_path))  # fmt: skip
+                  "1", "--samples", "512", "--fabric", "local:ranks=2", results=tmp_path)  # fmt: skip
     assert told.returncode == 0, told.stderr
     (path,) = tmp_path.glob("*/record.json")
     record = load(path)

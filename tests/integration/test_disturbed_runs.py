@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -11,11 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from typed_commands import NETNS, TINY, command, only_record
+from typed_commands import NETNS, TINY, command, comparison, in_phase, pid_of, started, wait_for
 
 from xbench.fabrics import links
 from xbench.rank.journal import JournalReader
@@ -29,28 +27,14 @@ BLOCKS = ("--launches", "1", "--rounds", "2", "--modes", "ddp,wfbp")
 @contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A comparison that has come to its blocks."""
-    words = command("compare", TINY, *BLOCKS, "--output", str(folder), *arguments)
-    run = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=dict(os.environ)
-    )
+    words = command("compare", TINY, *BLOCKS, *arguments)
+    run = started(words, folder)
     try:
-        deadline_s = time.monotonic() + 120
-        while not any(event["event"] == "phase" and event["name"].startswith("round 1") for event in events(folder, 0)):
-            assert run.poll() is None, run.communicate()[1][-3000:]
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_for(run, in_phase(folder, "round 1"))
         yield run
     finally:
         run.kill() if run.poll() is None else None
         run.wait()
-
-
-def events(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """Events that a rank has written to its journal, without a line that it is writing."""
-    found = []
-    for path in folder.glob(f"*/launch0/job0-rank{rank}.jsonl"):
-        found += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return found
 
 
 def wait_for_a_timed_step(folder: Path) -> None:
@@ -61,10 +45,6 @@ def wait_for_a_timed_step(folder: Path) -> None:
     while not re.search(r"round \d \w+ step [23]\d", (reader.state() or (0.0, ""))[1]):
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
-
-
-def pid_of(folder: Path, rank: int) -> int:
-    return next(int(event["pid"]) for event in events(folder, rank) if event["event"] == "hello")
 
 
 def listening(run: subprocess.Popen[str]) -> set[str]:
@@ -79,8 +59,7 @@ def listening(run: subprocess.Popen[str]) -> set[str]:
 
 def ended(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, Comparison]:
     stdout, stderr = run.communicate(timeout=120)
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
+    record = comparison(folder)
     return run.returncode, stdout + stderr, record
 
 

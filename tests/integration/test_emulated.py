@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cores import one_core
-from typed_commands import TINY, only_record, xbench
+from typed_commands import TINY, compare, comparison, only_record, xbench
 
 from xbench.planning.cost import CostCurve
 from xbench.records import Comparison, load
@@ -21,10 +21,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Pa
     modes = "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,crossover"
     words = ("--fabric", "emulated:workers=16,rate=1gbit", *SHORT, "--modes", modes)
     with one_core():
-        done = xbench("compare", TINY, *words, "--output", str(folder))
+        done = xbench("compare", TINY, *words, results=folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    kept = only_record(folder)
-    assert isinstance(kept, Comparison)
+    kept = comparison(folder)
     return kept, done.stdout, folder
 
 
@@ -98,13 +97,10 @@ def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) 
 
 
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
-    done = xbench(
-        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
-        "--modes", "ddp,single,wfbp,optimal,crossover", "--output", str(tmp_path),
+    record, _ = compare(
+        TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
+        "--modes", "ddp,single,wfbp,optimal,crossover", results=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
     for name, mode in record.modes.items():
         assert mode.status == "ok", (name, mode.error)
         assert mode.parity is not None
@@ -117,7 +113,7 @@ def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "results" / "resnet18-b14-1gbit.json"
     done = xbench(
         "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT,
-        "--modes", "compute,ddp,wfbp,optimal", "--output", str(tmp_path),
+        "--modes", "compute,ddp,wfbp,optimal", results=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     was, record = load(source), only_record(tmp_path)
@@ -132,7 +128,7 @@ def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("on_one_core")
 def test_a_profile_of_an_emulated_cluster_can_be_planned_from(tmp_path: Path) -> None:
-    done = xbench("profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--quick", "--output", str(tmp_path))
+    done = xbench("profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--quick", results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     source = next(tmp_path.glob("*/record.json"))
     planned = xbench("plan", str(source), "--workers", "64")

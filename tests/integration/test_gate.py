@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, xbench
+from typed_commands import compared
 
-from xbench.records import BY_HAND, Comparison
+from xbench.records import BY_HAND
 
 pytestmark = pytest.mark.integration
 
@@ -82,20 +82,11 @@ def make():
 )
 
 
-def compared(folder: Path, source: str) -> tuple[Comparison, str]:
-    (folder / "train.py").write_text(source)
-    done = xbench(
-        "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1",
-        "--modes", "ddp,single,dear", "--output", str(folder / "runs"),
-    )  # fmt: skip
-    record = only_record(folder / "runs")
-    assert isinstance(record, Comparison)
-    assert record.complete, (record.error, done.stderr[-2000:])
-    return record, done.stderr
+MODES = "ddp,single,dear"
 
 
 def test_what_ddp_refuses_is_held_to_averaging_by_hand(tmp_path: Path) -> None:
-    record, _ = compared(tmp_path, HIDDEN_OUTPUT)
+    record = compared(tmp_path, HIDDEN_OUTPUT, MODES)
     ddp, *others = record.modes.values()
     assert ddp.status == "failed"
     assert (ddp.error or "").startswith("DDP cannot train this model: Expected to mark a variable ready only once.")
@@ -106,14 +97,14 @@ def test_what_ddp_refuses_is_held_to_averaging_by_hand(tmp_path: Path) -> None:
 
 
 def test_state_in_attributes_is_put_back_and_heads_by_turns_are_trained_by_ddp_too(tmp_path: Path) -> None:
-    record, _ = compared(tmp_path, HEADS_BY_TURNS)
+    record = compared(tmp_path, HEADS_BY_TURNS, MODES)
     for mode in record.modes.values():
         assert mode.parity is not None
         assert (mode.status, mode.parity.ok, mode.parity.reference) == ("ok", True, "ddp")
 
 
 def test_state_out_of_reach_is_no_fault_of_a_schedule(tmp_path: Path) -> None:
-    record, _ = compared(tmp_path, STATE_OUTSIDE)
+    record = compared(tmp_path, STATE_OUTSIDE, MODES)
     for mode in record.modes.values():
         assert mode.step_s is not None
         assert mode.parity is not None
@@ -122,7 +113,7 @@ def test_state_out_of_reach_is_no_fault_of_a_schedule(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_named(tmp_path: Path) -> None:
-    record, _ = compared(tmp_path, NO_NUMBER)
+    record = compared(tmp_path, NO_NUMBER, MODES)
     for mode in record.modes.values():
         assert mode.parity is not None
         assert (mode.parity.ok, mode.parity.shown) == (True, False)

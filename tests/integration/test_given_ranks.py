@@ -20,9 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from typed_commands import NETNS, TINY, command, only_record
-
-from xbench.records import Comparison, load
+from typed_commands import NETNS, TINY, as_comparison, command, comparison, events, only_record, results_in
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "1", "--seq-len", "8", "--batch-size", "2")
@@ -31,9 +29,9 @@ MPIRUN = shutil.which("mpirun")
 AROUND = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "TORCHELASTIC_")
 
 
-def clean_environment(**more: str) -> dict[str, str]:
-    """Ours, without what another engine around the tests may have set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(AROUND)}
+def clean_environment(results: Path, **more: str) -> dict[str, str]:
+    """Ours with a folder for runs, without what another engine around the tests may have set."""
+    kept = {name: value for name, value in results_in(results).items() if not name.startswith(AROUND)}
     return kept | {"OMP_NUM_THREADS": "1"} | more
 
 
@@ -68,12 +66,6 @@ def ended(processes: Sequence[subprocess.Popen], timeout_s: float = 240) -> list
         _, stderr = one.communicate(timeout=max(1.0, deadline - time.monotonic()))
         found.append((one.returncode, stderr))
     return found
-
-
-def comparison(folder: Path) -> Comparison:
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
-    return record
 
 
 # --- torchrun by hand in network namespaces --------------------------------------------------------------------------
@@ -120,8 +112,8 @@ def torchruns(hosts: Sequence[str], ranks: int, *arguments: str) -> list[list[st
 @pytest.mark.netns
 def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
     short = ("--quick", "--launches", "2", "--rounds", "1")  # three hosts share two cores
-    words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
-    with running(torchruns(namespaces, 1, *words), [clean_environment()] * 3) as hosts:
+    words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp"]
+    with running(torchruns(namespaces, 1, *words), [clean_environment(tmp_path)] * 3) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0] * 3, results
     record = comparison(tmp_path)
@@ -148,7 +140,7 @@ def test_a_launch_file_runs_the_comparison_that_it_is_given(tmp_path: Path, prog
     words = ["compare", "synthetic:layers=3,bytes=16k", "--quick", "--rounds", "1"]
     place = {"NODES": "1", "RANKS": "2", "GPUS": "0", "PYTHON": sys.executable, "PYTHONPATH": str(LAUNCH.parents[1]),
              "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}  # fmt: skip
-    with running([[*program, *words, "--output", str(tmp_path)]], [clean_environment(**place)]) as hosts:
+    with running([[*program, *words]], [clean_environment(tmp_path, **place)]) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0], results
     record = comparison(tmp_path)
@@ -159,8 +151,8 @@ def test_a_launch_file_runs_the_comparison_that_it_is_given(tmp_path: Path, prog
 @NETNS
 @pytest.mark.netns
 def test_two_jobs_in_every_rank_of_torchrun(tmp_path: Path, namespaces: list[str]) -> None:
-    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp", "--output", str(tmp_path)]
-    with running(torchruns(namespaces[:2], 1, *words), [clean_environment()] * 2) as hosts:
+    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp"]
+    with running(torchruns(namespaces[:2], 1, *words), [clean_environment(tmp_path)] * 2) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0, 0], results
     record = comparison(tmp_path)
@@ -178,8 +170,8 @@ def test_two_jobs_in_every_rank_of_torchrun(tmp_path: Path, namespaces: list[str
 @pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed (apt-get install openmpi-bin)")
 def test_mpirun_on_one_machine(tmp_path: Path) -> None:
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    words = command("compare", TINY, *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path))
-    with running([[str(MPIRUN), *root, "--oversubscribe", "-np", "2", *words]], [clean_environment()]) as ranks:
+    words = command("compare", TINY, *SHORT, "--modes", "ddp,wfbp")
+    with running([[str(MPIRUN), *root, "--oversubscribe", "-np", "2", *words]], [clean_environment(tmp_path)]) as ranks:
         ((code, said),) = ended(ranks)
     assert code == 0, said
     record = comparison(tmp_path)
@@ -212,8 +204,8 @@ def mpiexec(rank: int, world: int) -> dict[str, str]:
 
 
 def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
-    words = command("profile", TINY, "--quick", "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path))
-    environments = [clean_environment(**srun(rank, 2)) for rank in range(2)]
+    words = command("profile", TINY, "--quick", "--seq-len", "8", "--batch-size", "2")
+    environments = [clean_environment(tmp_path, **srun(rank, 2)) for rank in range(2)]
     with running([words] * 2, environments) as ranks:
         results = ended(ranks)
     assert [code for code, _ in results] == [0, 0], results
@@ -227,9 +219,9 @@ def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
 def test_a_killed_rank_of_mpiexec_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp,wfbp",
-        "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
+        "--seq-len", "8", "--batch-size", "2", "--timeout", "30s",
     )  # fmt: skip
-    environments = [clean_environment(**mpiexec(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
+    environments = [clean_environment(tmp_path, **mpiexec(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
     port = free_port()
     with running([words] * 2, [one | {"MASTER_PORT": port} for one in environments]) as ranks:
         lines: list[str] = []
@@ -250,22 +242,17 @@ def test_a_killed_rank_of_mpiexec_ends_the_others_and_the_record_is_kept(tmp_pat
     assert len(record.samples) >= 2
 
 
-def kept_blocks(output: Path, rank: int) -> int:
-    """Blocks of that rank which rank 0 has written into the only run's folder."""
-    return sum(path.read_text().count('"block"') for path in output.glob(f"*/launch0/job0-rank{rank}.jsonl"))
-
-
 def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp",
-        "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path),
+        "--seq-len", "8", "--batch-size", "2",
     )  # fmt: skip
-    with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
+    with running([words] * 2, [clean_environment(tmp_path, **srun(rank, 2)) for rank in range(2)]) as ranks:
         for line in ranks[0].stderr:
             if "round 3" in line:
                 break
         deadline_s = time.monotonic() + 30
-        while kept_blocks(tmp_path, rank=1) < 2 and time.monotonic() < deadline_s:
+        while len(events(tmp_path, 1, "block")) < 2 and time.monotonic() < deadline_s:
             time.sleep(0.1)
         ranks[0].kill()
         ((code, said),) = ended(ranks[1:], 60)
@@ -273,8 +260,7 @@ def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tm
     assert "xbench rank 1: " in said
     (folder,) = tmp_path.iterdir()
     assert not (folder / "record.json").exists()
-    record = load(folder)
-    assert isinstance(record, Comparison)
+    record = as_comparison(folder)
     assert not record.complete
     assert len(record.samples) >= 2
 
@@ -313,7 +299,7 @@ def test_a_wrong_environment_is_one_sentence(
     environ: dict[str, str], arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
     words = command("compare", TINY, *arguments)
-    with running([words], [clean_environment(**environ)]) as ranks:
+    with running([words], [clean_environment(tmp_path, **environ)]) as ranks:
         ((code, said),) = ended(ranks, 60)
     assert code == 2, said
     assert sentence in said
@@ -327,10 +313,10 @@ def test_a_rank_whose_workload_does_not_build_is_named_by_rank_0(tmp_path: Path)
         "    assert os.environ['SLURM_PROCID'] == '0', 'no data here'\n"
         "    return nn.Linear(4, 4), (torch.randn(2, 4), torch.randn(2, 4)), nn.functional.mse_loss\n"
     )
-    words = command("compare", f"{script}:make", *SHORT[:3], "--modes", "ddp", "--output", str(tmp_path / "o"))
-    with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
+    words = command("compare", f"{script}:make", *SHORT[:3], "--modes", "ddp")
+    with running([words] * 2, [clean_environment(tmp_path, **srun(rank, 2)) for rank in range(2)]) as ranks:
         results = ended(ranks, 90)
     assert [code for code, _ in results] == [1, 2], results
     assert "cannot take part: " in results[0][1]
     assert "no data here" in results[0][1]
-    assert json.loads(next((tmp_path / "o").glob("*/record.json")).read_text())["complete"] is False
+    assert json.loads(next(tmp_path.glob("*/record.json")).read_text())["complete"] is False

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_launches_are_measured_and_planned_with(tmp_path: Path) -> None:
-    done = with_ranks_of(
-        "profile_as_on_gpu", "profile", TINY, "--fabric", "local:ranks=2", "--quick", "--output", str(tmp_path)
-    )
+    done = with_ranks_of("profile_as_on_gpu", "profile", TINY, "--fabric", "local:ranks=2", "--quick", results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Profile)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typed_commands import NETNS, TINY, left_behind, only_record, scenarios_of, xbench
+from typed_commands import NETNS, TINY, compare, comparison, left_behind, results_in, scenarios_of
 
 from xbench import horovod
 from xbench.fabrics import links, open_fabric, parse_fabric, shaped
@@ -47,11 +47,9 @@ def test_nothing_is_in_flight_in_a_world_of_one() -> None:
 
 
 def compared(folder: Path, modes: str, fabric: str, *more: str, workloads: tuple[str, ...] = (TINY,)) -> Comparison:
-    done = xbench("compare", *workloads, "--modes", modes, "--fabric", fabric, "--quick", "--rounds", "2",
-                  "--output", str(folder), *more)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        *workloads, "--modes", modes, "--fabric", fabric, "--quick", "--rounds", "2", *more, results=folder
+    )
     assert left_behind() == ""
     return record
 
@@ -95,12 +93,11 @@ def test_where_it_is_missing_the_other_modes_run(tmp_path: Path) -> None:
     (place / "metadata.json").write_text('{"pytorch": "1.0.0"}')
     before = os.environ.get("PYTHONPATH")
     words = ["-m", "xbench", "compare", TINY, "--modes", "ddp,horovod", "--fabric", "local:ranks=2", "--quick",
-             "--rounds", "2", "--output", str(tmp_path / "runs")]  # fmt: skip
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(place.parent), *filter(None, [before])])}
+             "--rounds", "2"]  # fmt: skip
+    env = results_in(tmp_path / "runs") | {"PYTHONPATH": os.pathsep.join([str(place.parent), *filter(None, [before])])}
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 1, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(tmp_path / "runs")
     assert record.modes["ddp"].status == "ok", record.modes["ddp"].error
     assert record.modes["horovod"].status == "failed"
     assert (record.modes["horovod"].error or "").startswith("Horovod was built against torch 1.0.0, and torch ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from shares import drawn
-
-from xbench.records import Comparison, load
+from typed_commands import comparison, ran, results_in
 
 XBENCH = [sys.executable, "-m", "xbench"]
 COMPARE = [*XBENCH, "compare", "synthetic:layers=4,bytes=64k", "--quick", "--rounds", "1"]
@@ -20,19 +18,12 @@ ALONE = ["--fabric", "local:ranks=1", "--modes", "compute,wfbp"]
 PATIENCE_S = 120
 
 
-def record_below(folder: Path) -> Comparison:
-    (path,) = folder.glob("*/record.json")
-    record = load(path)
-    assert isinstance(record, Comparison)
-    return record
-
-
 @pytest.mark.usefixtures("on_one_core")
 def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) -> None:
-    words = [*COMPARE, *ALONE, "--output", str(tmp_path)]
-    done = subprocess.run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *words], timeout=PATIENCE_S)
+    words = [*COMPARE, *ALONE]
+    done = ran(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *words], PATIENCE_S, results=tmp_path)
     assert done.returncode == 0
-    record = record_below(tmp_path)
+    record = comparison(tmp_path)
     assert record.complete
     assert {sample.mode for sample in record.samples} == {"compute", "wfbp"}
 
@@ -40,15 +31,15 @@ def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) 
 @pytest.mark.usefixtures("on_one_core")
 @pytest.mark.parametrize("stream", drawn("reader", ["stdout", "stderr"]))
 def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stream: str) -> None:
-    words = [*COMPARE, *ALONE, "--output", str(tmp_path), "--json", "-"]
+    words = [*COMPARE, *ALONE, "--json", "-"]
     other = {"stdout": "stderr", "stderr": "stdout"}[stream]
-    process = subprocess.Popen(words, **{stream: subprocess.PIPE, other: subprocess.DEVNULL})
+    process = subprocess.Popen(words, env=results_in(tmp_path), **{stream: subprocess.PIPE, other: subprocess.DEVNULL})
     pipe = getattr(process, stream)
     if stream == "stderr":
         pipe.readline()
     pipe.close()
     assert process.wait(PATIENCE_S) == 0
-    assert record_below(tmp_path).complete
+    assert comparison(tmp_path).complete
 
 
 @pytest.mark.usefixtures("on_one_core")
@@ -56,19 +47,19 @@ def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_kill
     deep = tmp_path / ("t" * 110)
     deep.mkdir()
     jobs = ["--fabric", "emulated:workers=4,rate=1gbit", "--modes", "crossover,concurrent", "--rounds", "1000"]
-    words = [*COMPARE, *jobs, "--output", str(tmp_path / "runs")]
+    words = [*COMPARE, *jobs]
     process = subprocess.Popen(
-        words, env={**os.environ, "TMPDIR": str(deep)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        words, env=results_in(tmp_path / "runs", TMPDIR=str(deep)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     ours = f"xb-{process.pid}-*/turns0"
-    clean = [*XBENCH, "clean", "--output", str(tmp_path / "runs")]
+    clean = [*XBENCH, "clean"]
     try:
         deadline_s = time.monotonic() + PATIENCE_S
         while not (made := list(Path("/tmp").glob(ours))) and time.monotonic() < deadline_s:
             assert process.poll() is None
             time.sleep(0.05)
         (socket,) = made
-        done = subprocess.run(clean, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = ran(clean, PATIENCE_S, results=tmp_path / "runs")
         assert str(socket.parent) not in done.stderr
         assert socket.exists()
         assert process.poll() is None
@@ -80,7 +71,7 @@ def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_kill
         / f".record.json.{process.pid}-k3x9_2ab.part"
     )
     part.touch()
-    done = subprocess.run(clean, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = ran(clean, PATIENCE_S, results=tmp_path / "runs")
     assert done.returncode == 0
     assert f"removed {socket.parent}\n" in done.stderr
     assert f"removed {part}\n" in done.stderr

@@ -10,14 +10,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from shares import drawn
-from typed_commands import xbench
-
-from xbench.rank.journal import pid_alive
-from xbench.records import Comparison, load
+from typed_commands import as_comparison, events, in_phase, pid_of, started, wait_for, wait_until_gone, xbench
 
 pytestmark = pytest.mark.integration
 
@@ -35,52 +31,21 @@ SLOW_SAVE = (
 START = "sys.exit(cli.main(sys.argv[2:]))"
 
 
-def started(body: str, folder: Path, *more: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", body + START, str(folder), *WORDS, *more, "--output", str(folder / "runs")]
-    return subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )  # fmt: skip
-
-
-def events(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
-    found = []
-    for path in folder.glob(f"runs/*/launch*/job0-rank{rank}.jsonl"):
-        data = path.read_bytes()
-        found += [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
-    return found
-
-
-def wait_for(running: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not seen():
-        assert running.poll() is None, running.communicate()[1][-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def in_phase(folder: Path, begin: str) -> Callable[[], bool]:
-    return lambda: any(e["event"] == "phase" and e["name"].startswith(begin) for e in events(folder))
+def begun(body: str, folder: Path, *more: str) -> subprocess.Popen[str]:
+    return started([sys.executable, "-c", body + START, str(folder), *WORDS, *more], folder / "runs")
 
 
 def saving(folder: Path) -> Callable[[], bool]:
     return (folder / "saving").exists
 
 
-def wait_until_gone(folder: Path) -> None:
-    deadline = time.monotonic() + 30
-    pids = [event["pid"] for rank in range(2) for event in events(folder, rank) if event["event"] == "hello"]
-    while any(pid_alive(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def whole_blocks(folder: Path) -> set[tuple[str, int]]:
-    per_rank = [{(e["mode"], e["round"]) for e in events(folder, rank) if e["event"] == "block"} for rank in range(2)]
+    per_rank = [{(e["mode"], e["round"]) for e in events(folder / "runs", rank, "block")} for rank in range(2)]
     return per_rank[0] & per_rank[1]
 
 
 def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> None:
-    both = [started(SAME_SECOND, tmp_path, *PAIR, "--rounds", "2") for _ in range(2)]
+    both = [begun(SAME_SECOND, tmp_path, *PAIR, "--rounds", "2") for _ in range(2)]
     said = [one.communicate(timeout=240) for one in both]
     assert [one.returncode for one in both] == [0, 0], said
     folders = sorted((tmp_path / "runs").glob("[0-9]*"))
@@ -88,8 +53,7 @@ def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> 
     assert folders[1].name == f"{folders[0].name}-2"
     samples = []
     for folder in folders:
-        record = load(folder)
-        assert isinstance(record, Comparison)
+        record = as_comparison(folder)
         assert record.complete
         assert len(record.samples) == 4
         samples.append([sample.steps_s for sample in record.samples])
@@ -103,11 +67,11 @@ def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> 
 @pytest.mark.parametrize("phase", drawn("killed parent", ["profile", "round 3", "save"]))
 def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     rounds = "2" if phase == "save" else "400"
-    running = started(SLOW_SAVE, tmp_path, *PAIR, "--rounds", rounds)
-    wait_for(running, saving(tmp_path) if phase == "save" else in_phase(tmp_path, phase))
+    running = begun(SLOW_SAVE, tmp_path, *PAIR, "--rounds", rounds)
+    wait_for(running, saving(tmp_path) if phase == "save" else in_phase(tmp_path / "runs", phase))
     running.kill()
     running.communicate(timeout=60)
-    wait_until_gone(tmp_path)
+    assert wait_until_gone([pid_of(tmp_path / "runs", rank) for rank in range(2)])
     (folder,) = (tmp_path / "runs").glob("[0-9]*")
     assert not (folder / "record.json").exists()
     expected = whole_blocks(tmp_path)
@@ -115,8 +79,7 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     done = xbench("report", str(folder), "--json", str(tmp_path / "record.json"))
     assert done.returncode == 0, done.stderr
     assert "INCOMPLETE: rebuilt from the journals" in " ".join(done.stdout.split())
-    record = load(tmp_path / "record.json")
-    assert isinstance(record, Comparison)
+    record = as_comparison(tmp_path / "record.json")
     assert {(sample.mode, sample.round) for sample in record.samples} == expected
     if phase != "profile":
         assert xbench("plan", str(folder)).returncode == 0
@@ -126,32 +89,30 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
 @pytest.mark.parametrize("number", drawn("stop at the save", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
 @pytest.mark.usefixtures("hangs_up", "on_one_core")
 def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal.Signals) -> None:
-    running = started(SLOW_SAVE, tmp_path, *ALONE, "--rounds", "1")
+    running = begun(SLOW_SAVE, tmp_path, *ALONE, "--rounds", "1")
     wait_for(running, saving(tmp_path))
     os.killpg(running.pid, number)
     _, stderr = running.communicate(timeout=60)
     assert running.returncode == 130, stderr
     assert "error: interrupted" in stderr
     (folder,) = (tmp_path / "runs").glob("[0-9]*")
-    record = load(folder / "record.json")
-    assert isinstance(record, Comparison)
+    record = as_comparison(folder / "record.json")
     assert record.complete
     assert len(record.samples) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["frame.json", "launch0", "record.json"]
 
 
 def test_an_impatient_ctrl_c_keeps_the_record(tmp_path: Path) -> None:
-    running = started(SLOW_SAVE, tmp_path, *PAIR, "--rounds", "400")
-    wait_for(running, in_phase(tmp_path, "round 3"))
+    running = begun(SLOW_SAVE, tmp_path, *PAIR, "--rounds", "400")
+    wait_for(running, in_phase(tmp_path / "runs", "round 3"))
     for _ in range(8):
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGINT)
         time.sleep(0.1)
     _, stderr = running.communicate(timeout=60)
     assert running.returncode == 130, stderr
-    wait_until_gone(tmp_path)
+    assert wait_until_gone([pid_of(tmp_path / "runs", rank) for rank in range(2)])
     (folder,) = (tmp_path / "runs").glob("[0-9]*")
-    record = load(folder / "record.json")
-    assert isinstance(record, Comparison)
+    record = as_comparison(folder / "record.json")
     assert record.error == "interrupted"
     assert {(sample.mode, sample.round) for sample in record.samples} == whole_blocks(tmp_path)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, xbench
-
-from xbench.records import Comparison
+from typed_commands import compare
 
 pytestmark = pytest.mark.integration
 SHORT = (
@@ -32,10 +30,7 @@ SHORT = (
 )
 def test_a_comparison(tmp_path: Path, module: str, text: str, title: str, tensors: int) -> None:
     pytest.importorskip(module, reason=f"{module} is not installed")
-    done = xbench("compare", text, *SHORT, "--output", str(tmp_path / "runs"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record, _ = compare(text, *SHORT, results=tmp_path / "runs")
     workload = record.jobs[0].workload
     assert (workload.title, workload.tensors) == (title, tensors)
     assert module in record.environment.facts

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import random
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from typed_commands import command, xbench
+from typed_commands import command, processes_of, xbench
 
 from xbench.cluster.live.attempt import losses
 from xbench.cluster.live.ledger import JOBS, LEDGER, Started, read
@@ -46,16 +43,6 @@ def written(folder: Path, *jobs: tuple[str, int, float], every: int = 50) -> Pat
     return path
 
 
-def workers_of(folder: Path) -> list[psutil.Process]:
-    """Ranks and agents of a run, wherever they hang in the tree."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in process.cmdline()):
-                found.append(process)
-    return [process for process in found if process.pid != os.getpid()]
-
-
 def record_of(folder: Path) -> LiveRun:
     record = load(folder)
     assert isinstance(record, LiveRun)
@@ -67,6 +54,16 @@ def assert_whole(folder: Path, name: str, steps: int) -> None:
     found = losses(folder / JOBS / name)
     assert list(found) == list(range(1, steps + 1))
     assert all(math.isfinite(loss) for loss in found.values())
+
+
+def training(jobs: Path, folder: Path, *, slots: int, steps: int) -> subprocess.Popen[str]:
+    """A controller whose job `only` has come so far."""
+    words = [str(jobs), "--slots", str(slots), "--folder", str(folder)]
+    controller = subprocess.Popen(command("cluster", "run", *words), stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s and len(losses(folder / JOBS / "only")) < steps:
+        time.sleep(0.05)
+    return controller
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +87,7 @@ def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
     assert_whole(undisturbed, "first", STEPS)
     assert_whole(undisturbed, "second", 60)
     assert sum(job.lost_steps for job in record.jobs) == 0
-    assert workers_of(undisturbed) == []
+    assert processes_of(undisturbed) == []
 
 
 def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: Path) -> None:
@@ -119,18 +116,14 @@ def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: P
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
         begun = [event.steps for event in read(folder)[0] if isinstance(event, Started) and event.job == name]
         assert begun == sorted(begun)
-    assert workers_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) -> None:
     jobs = written(tmp_path, ("only", 300, 0.0), every=20)
     folder = tmp_path / "run"
-    words = [str(jobs), "--slots", "2", "--folder", str(folder)]
-    controller = subprocess.Popen(command("cluster", "run", *words), stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline_s and len(losses(folder / JOBS / "only")) < 100:
-        time.sleep(0.05)
-    ranks = [one for one in workers_of(folder) if any(word.endswith("job_rank") for word in one.cmdline())]
+    controller = training(jobs, folder, slots=2, steps=100)
+    ranks = [one for one in processes_of(folder) if any(word.endswith("job_rank") for word in one.cmdline())]
     assert ranks
     ranks[0].kill()
     _, told = controller.communicate(timeout=90)
@@ -148,11 +141,7 @@ def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) ->
 def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
     jobs = written(tmp_path, ("only", 100_000, 0.0), every=100_000)
     folder = tmp_path / "run"
-    words = [str(jobs), "--slots", "1", "--folder", str(folder)]
-    controller = subprocess.Popen(command("cluster", "run", *words), stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline_s and len(losses(folder / JOBS / "only")) < 50:
-        time.sleep(0.05)
+    controller = training(jobs, folder, slots=1, steps=50)
     controller.send_signal(signal.SIGINT)
     _, told = controller.communicate(timeout=60)
     assert controller.returncode == 130, told
@@ -162,4 +151,4 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None
     assert record.jobs[0].lost_steps == 0
     assert record.spans[0].how == "stopped"
     assert record.spans[0].to_steps == len(losses(folder / JOBS / "only")) >= 50
-    assert workers_of(folder) == []
+    assert processes_of(folder) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, xbench
+from typed_commands import compare, xbench
 
 from xbench.records import Comparison
 
@@ -15,13 +15,10 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, with_pairs: dict[str, str]) -> tuple[Comparison, str, Path]:
     folder = tmp_path_factory.mktemp("pairs")
-    done = xbench(
-        "compare", "synthetic:layers=6,bytes=64k", "--modes", "ddp,pairs", "--fabric", "local:ranks=2",
-        "--quick", "--rounds", "2", "--output", str(folder), env=with_pairs,
+    record, done = compare(
+        "synthetic:layers=6,bytes=64k", "--modes", "ddp,pairs", "--fabric", "local:ranks=2",
+        "--quick", "--rounds", "2", results=folder, env=with_pairs,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
     return record, done.stdout + done.stderr, next(folder.glob("*/record.json"))
 
 

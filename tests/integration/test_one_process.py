@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typed_commands import TINY, left_behind, only_record, xbench
+from typed_commands import TINY, compare, left_behind, only_record, xbench
 
 from xbench.rank.events import Event, RankStarted
 from xbench.rank.journal import JournalReader
@@ -48,10 +48,7 @@ def failing():
 
 
 def compared(tmp_path: Path, *words: str) -> Comparison:
-    done = xbench("compare", *words, *SHORT, "--output", str(tmp_path / "runs"))
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record, _ = compare(*words, *SHORT, results=tmp_path / "runs")
     assert record.complete
     for name, mode in record.modes.items():
         assert mode.status == "ok", (name, mode.error)
@@ -110,7 +107,7 @@ def test_an_error_of_the_second_job_names_its_turn(tmp_path: Path) -> None:
     script = tmp_path / "nets.py"
     script.write_text(FACTORIES)
     words = ("compare", TINY, f"{script}:failing", "--modes", "crossover,sequential", *SHORT)
-    done = xbench(*words, "--output", str(tmp_path / "runs"))
+    done = xbench(*words, results=tmp_path / "runs")
     assert done.returncode == 1
     assert "(gate crossover, job 1: computing): nets.py:" in done.stderr
     assert "raised ValueError: no turns" in done.stderr

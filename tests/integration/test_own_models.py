@@ -7,9 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typed_commands import only_record, xbench
-
-from xbench.records import Comparison
+from typed_commands import compare, comparison, xbench
 
 pytestmark = pytest.mark.integration
 SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "1")
@@ -51,12 +49,7 @@ def test_a_script_of_a_package_with_arguments_a_group_workers_and_one_row_of_tok
     (package / "__init__.py").touch()
     (package / "sizes.py").write_text("WORDS = 50\n")
     (package / "train.py").write_text(PACKED)
-    done = xbench(
-        "compare", f"{package / 'train.py'}:make", *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path / "runs")
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record, done = compare(f"{package / 'train.py'}:make", *SHORT, "--modes", "ddp,wfbp", results=tmp_path / "runs")
     assert record.jobs[0].workload.spec.variation == "rank"
     told = "train.py:make: the factory's model is in evaluation mode, and is measured so: .train() ends it"
     assert told in record.warnings
@@ -102,12 +95,7 @@ def make():
 def test_the_wait_for_a_loader_is_a_part_of_every_step_and_its_workers_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADED)
     short = (*SHORT[:-1], "4")
-    done = xbench(
-        "compare", f"{tmp_path / 'train.py'}:make", *short, "--modes", "ddp,optimal", "--output", str(tmp_path / "runs")
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record, done = compare(f"{tmp_path / 'train.py'}:make", *short, "--modes", "ddp,optimal", results=tmp_path / "runs")
     (job,) = record.jobs
     planted_s = 8 * 0.005  # a sleep is never shorter
     assert job.workload.input == "16 float32 from a DataLoader"
@@ -155,13 +143,10 @@ def make():
 def test_a_model_with_collectives_of_its_own_trains_in_every_mode(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GATHERED)
     modes = ("ddp", "wfbp", "dear", "auto", "replicate")
-    done = xbench(
-        *("compare", f"{tmp_path / 'train.py'}:make", *SHORT, "--modes", ",".join(modes), "--timeout", "30s"),
-        *("--output", str(tmp_path / "runs")),
+    record, done = compare(
+        *(f"{tmp_path / 'train.py'}:make", *SHORT, "--modes", ",".join(modes), "--timeout", "30s"),
+        results=tmp_path / "runs",
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
     assert [(mode, result.status) for mode, result in record.modes.items()] == [(mode, "ok") for mode in modes]
     assert "the model has collectives of its own" in " ".join(done.stdout.split())
     (job,) = record.jobs
@@ -176,7 +161,7 @@ def test_ranks_whose_models_start_apart_are_told_so(tmp_path: Path) -> None:
         "    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))\n"
         "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"
     )
-    done = xbench("profile", f"{tmp_path / 'train.py'}:make", *SHORT[:2], "--output", str(tmp_path / "runs"))
+    done = xbench("profile", f"{tmp_path / 'train.py'}:make", *SHORT[:2], results=tmp_path / "runs")
     assert done.returncode == 1
     assert "train.py:make: the ranks' models start apart, in '0.weight' and 3 more" in done.stderr
     assert "hint: the same seed is set on all ranks before the factory is called" in done.stderr
@@ -219,12 +204,11 @@ def test_a_loader_that_ends_on_one_rank_ends_the_run_and_the_blocks_before_are_k
     (tmp_path / "train.py").write_text(ENDING.replace("{batches}", str(batches)))
     done = xbench(
         "compare", f"{tmp_path / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "1",
-        "--rounds", "2", "--modes", f"ddp,{mode}", "--output", str(tmp_path / "runs"),
+        "--rounds", "2", "--modes", f"ddp,{mode}", results=tmp_path / "runs",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(tmp_path / "runs")
     assert not record.complete
     assert re.fullmatch(
         rf"rank 1 on host 0 \({doing}\): train.py:make: its generator ended after \d+ batches and cannot be started "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import sys
@@ -10,9 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from typed_commands import ran, xbench
+from typed_commands import processes_of, ran, xbench
 
 from xbench.cluster.live.attempt import OVER, AttemptProgress, losses
 from xbench.cluster.live.jobs_file import JobEntry
@@ -43,15 +41,6 @@ def until_steps(running: RayRunning, steps: int, seconds: float = 90) -> None:
         time.sleep(0.02)
 
 
-def ranks_of(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in process.cmdline()):
-                found.append(process)
-    return found
-
-
 @pytest.fixture(scope="module")
 def engine() -> Iterator[RayEngine]:
     found = RayEngine(2, "cpu", None)
@@ -72,7 +61,7 @@ def test_a_job_is_stopped_and_goes_on_with_another_number_of_workers(engine: Ray
     assert second.look() == AttemptProgress("starting", stopped.steps, stopped.steps)
     assert until_over(second) == AttemptProgress("finished", 200, 200)
     assert list(losses(folder)) == list(range(1, 201))
-    assert ranks_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path: Path) -> None:
@@ -80,12 +69,12 @@ def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path:
     job = JOB.model_copy(update={"steps": 100_000, "checkpoint_steps": 20})
     running = engine.start(job, folder, (0, 1))
     until_steps(running, 60)
-    ranks_of(folder)[0].kill()
+    processes_of(folder)[0].kill()
     look = until_over(running)
     assert look.state == "failed"
     assert "was killed" in look.reason
     assert look.kept_steps >= 40
-    assert ranks_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_a_kill_leaves_nothing(engine: RayEngine, tmp_path: Path) -> None:
@@ -94,7 +83,7 @@ def test_a_kill_leaves_nothing(engine: RayEngine, tmp_path: Path) -> None:
     until_steps(running, 5)
     running.kill()
     assert until_over(running).reason == "it was killed"
-    assert ranks_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_a_whole_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typed_commands import NETNS, TINY, left_behind, may_raise_priorities, only_record, ran, xbench
+from typed_commands import NETNS, TINY, compare, comparison, left_behind, may_raise_priorities, only_record, ran, xbench
 
 from xbench.rank.parity_checker import MEAN_TOLERANCE, compressed
 from xbench.records import Comparison, Profile, load
@@ -25,14 +25,11 @@ SHORT = ("--quick", "--rounds", "2")
 @pytest.fixture(scope="module")
 def single_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Path]:
     folder = tmp_path_factory.mktemp("single")
-    done = xbench(
-        "compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--launches", "2",
+    kept, done = compare(
+        TINY, "--fabric", "local:ranks=2", *SHORT, "--launches", "2",
         "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,ddp@b",
-        "--output", str(folder), "--json", "-",
+        "--json", "-", results=folder,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    kept = only_record(folder)
-    assert isinstance(kept, Comparison)
     assert json.loads(done.stdout) == json.loads(kept.model_dump_json())  # stdout carries the JSON alone
     return kept, done.stderr, folder
 
@@ -124,15 +121,6 @@ def test_progress_says_mode_round_and_time_left(single_jobs: tuple[Comparison, s
     assert re.search(r"launch 2 of 2: round 2 \S+, median step so far .*, about \d+ (s|min) left", stderr)
 
 
-def test_the_report_is_made_again_without_torch(single_jobs: tuple[Comparison, str, Path]) -> None:
-    _, _, folder = single_jobs
-    (run,) = folder.glob("[0-9]*")
-    blocked = "import sys; sys.modules['torch'] = None; from xbench.cli import main; sys.exit(main())"
-    done = ran([sys.executable, "-c", blocked, "report", str(run)])
-    assert done.returncode == 0, done.stderr
-    assert "ddp-tuned" in done.stdout
-
-
 def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Comparison, str, Path]) -> None:
 
     import xbench as library
@@ -153,11 +141,10 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
 
 @pytest.mark.usefixtures("on_one_core")
 def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing_twice(tmp_path: Path) -> None:
-    done = xbench("compare", TINY, "--fabric", "local:ranks=1", *SHORT, "--modes", "compute,wfbp,optimal",
-                  "--dtype", "bf16", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
+    record, done = compare(
+        TINY, "--fabric", "local:ranks=1", *SHORT, "--modes", "compute,wfbp,optimal",
+        "--dtype", "bf16", "--compress", "bf16", results=tmp_path,
+    )  # fmt: skip
     assert list(record.modes) == ["compute", "wfbp"]
     assert "no link is used: optimal" in done.stderr
     assert record.modes["compute"].ratio is not None
@@ -168,11 +155,10 @@ def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing
 
 def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "xbench"]
-    arguments = ["compare", TINY, *SHORT, "--modes", "ddp,optimal", "--output", str(tmp_path)]
-    done = ran([*torchrun, *arguments])
+    arguments = ["compare", TINY, *SHORT, "--modes", "ddp,optimal"]
+    done = ran([*torchrun, *arguments], results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
+    record = comparison(tmp_path)
     assert record.fabric.name == "cluster"
     assert record.fabric.world_size == 2
     assert record.modes["optimal"].blocks == 2
@@ -225,11 +211,9 @@ def watched(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_users_own_factory_in_ranks_that_are_tuned(watched: tuple[Path, Path], tmp_path: Path) -> None:
     script, seen = watched
     modes = "ddp,single,wfbp,mgwfbp,optimal"
-    done = xbench("compare", f"{script}:partly_used", "--fabric", "local:ranks=2", *SHORT, "--modes", modes,
-                  "--output", str(tmp_path / "o"))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "o")
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        f"{script}:partly_used", "--fabric", "local:ranks=2", *SHORT, "--modes", modes, results=tmp_path / "o"
+    )
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
     assert record.samples[0].samples_per_step == 12
     assert record.spec.host_tuning is True
@@ -255,11 +239,9 @@ def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
         "    loss = nn.CrossEntropyLoss()\n"
         "    return model, (images, torch.randint(0, 5, (4,))), lambda o, t: loss(o.float(), t)\n"
     )
-    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,optimal",
-                  "--output", str(tmp_path / "o"))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "o")
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,optimal", results=tmp_path / "o"
+    )
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
     kinds = {layer.name: layer.kind for layer in record.jobs[0].layers}
     assert kinds == {"stem": "Conv2d", "block": "Sequential (compiled)", "head": "Linear"}
@@ -275,11 +257,10 @@ def test_compressed_gradients_have_a_tolerance_of_their_own_and_are_predicted_as
 ) -> None:
     script, seen = watched
     monkeypatch.setenv("XBENCH_HOST_TUNING", "off")
-    done = xbench("compare", f"{script}:wholly_used", "--fabric", "local:ranks=2", *SHORT,
-                  "--modes", "ddp,single,auto", "--compress", "bf16", "--output", str(tmp_path / "o"))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "o")
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        f"{script}:wholly_used", "--fabric", "local:ranks=2", *SHORT,
+        "--modes", "ddp,single,auto", "--compress", "bf16", results=tmp_path / "o",
+    )  # fmt: skip
     assert record.spec.compress == "bf16"
     for mode in record.modes.values():
         assert mode.parity is not None
@@ -301,13 +282,10 @@ def test_compressed_gradients_have_a_tolerance_of_their_own_and_are_predicted_as
 @pytest.mark.netns
 def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
     modes = "concurrent,crossover,ddp-tuned"
-    done = xbench(
-        "compare", TINY, "synthetic:layers=12,bytes=32k", "--fabric", "shaped:hosts=2,rate=200mbit", *SHORT,
-        "--modes", modes, "--output", str(tmp_path), "--json", str(tmp_path / "copy.json"),
+    record, _ = compare(
+        TINY, "synthetic:layers=12,bytes=32k", "--fabric", "shaped:hosts=2,rate=200mbit", *SHORT,
+        "--modes", modes, "--json", str(tmp_path / "copy.json"), results=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
     assert load(tmp_path / "copy.json") == record
     assert list(record.modes) == [*modes.split(","), "sequential"]  # which the comparison of unequal jobs needs
     for mode in record.modes.values():
@@ -332,7 +310,7 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
 @NETNS
 @pytest.mark.netns
 def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
-    done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--quick", "--output", str(tmp_path))
+    done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--quick", results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Profile)

@@ -1,74 +1,33 @@
-"""torch's sharded modes: on real ranks against gradients averaged by hand, and in a comparison as users type it."""
+"""torch's sharded modes in a comparison, as users type it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, said_by_ranks, scenarios_of, xbench
+from typed_commands import compare, comparison, xbench
 
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
-RANKS = Path(__file__).parent / "ranks" / "sharded.py"
-USES = RANKS.with_name("sharded_uses.py")
-OF_TWO = (
-    "trained_as_by_hand", "every_unit_sums", "looked_at_between_steps", "in_shards_while_attached",
-    "one_rank_has_a_parameter_s_state", "accumulated_gradients", "blocks_in_one_unit",
-    "shards_are_of_the_callers_group", "models_that_are_refused", "a_rank_that_raises_alone_does_not_wait",
-)  # fmt: skip
 LAYERS, LAYER_BYTES = 6, 64 * 1024
-
-
-@pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_ranks(2, RANKS, *OF_TWO, store=store, timeout_s=200)
-
-
-@pytest.mark.parametrize("scenario", OF_TWO)
-def test_two_ranks_train_what_a_hand_written_average_trains(of_two: list[str], scenario: str) -> None:
-    for output in of_two:
-        assert f"{scenario}: ok" in output, output[-3000:]
-
-
-@pytest.fixture(scope="module")
-def uses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return said_by_ranks(2, USES, store=tmp_path_factory.mktemp("uses") / "store", timeout_s=200)
-
-
-@pytest.mark.parametrize("scenario", scenarios_of(USES.name))
-def test_what_else_a_loop_does_is_right_or_refused(uses: list[str], scenario: str) -> None:
-    for output in uses:
-        assert f"{scenario}: ok" in output, output[-3000:]
-
-
-def test_four_ranks_keep_two_copies(tmp_path: Path) -> None:
-    for output in said_by_ranks(4, RANKS, "copies_of_shards", store=tmp_path / "store", timeout_s=200):
-        assert "copies_of_shards: ok" in output, output[-3000:]
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]:
     folder = tmp_path_factory.mktemp("rivals")
-    done = xbench(
-        "compare", f"synthetic:layers={LAYERS},bytes=64k", "--modes", "compute,ddp,zero1,fsdp,replicate,auto:shard",
-        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--output", str(folder),
+    record, done = compare(
+        f"synthetic:layers={LAYERS},bytes=64k", "--modes", "compute,ddp,zero1,fsdp,replicate,auto:shard",
+        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", results=folder,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
     return record, done.stdout + done.stderr
 
 
 def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
-    done = xbench(
-        "compare", "synthetic:layers=4,bytes=64k", "--modes", "ddp,hsdp", "--fabric", "local:ranks=4",
-        "--quick", "--rounds", "1", "--output", str(tmp_path),
+    record, _ = compare(
+        "synthetic:layers=4,bytes=64k", "--modes", "ddp,hsdp", "--fabric", "local:ranks=4",
+        "--quick", "--rounds", "1", results=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
     costs = record.other_costs
     assert {name: cost.world_size for name, cost in costs.items()} == dict.fromkeys(
         ("all_gather:group=2", "reduce_scatter:group=2", "all_reduce:group=2"), 2
@@ -177,10 +136,9 @@ def test_a_loss_that_reads_the_plain_model_leaves_the_mode_out(tmp_path: Path, f
     (tmp_path / "train.py").write_text(READS if first == "on the first rank" else on_all)
     done = xbench(
         "compare", f"{tmp_path / 'train.py'}:make", "--modes", "ddp,fsdp", "--fabric", "local:ranks=2",
-        "--quick", "--rounds", "1", "--output", str(tmp_path / "runs"),
+        "--quick", "--rounds", "1", results=tmp_path / "runs",
     )  # fmt: skip
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(tmp_path / "runs")
     assert (record.complete, record.modes["ddp"].status, record.modes["fsdp"].status) == (True, "ok", "failed"), (
         done.stderr[-2000:]
     )

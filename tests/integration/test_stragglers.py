@@ -24,7 +24,7 @@ def found(folder: Path, plant: str, *words: str, start: list[str] | None = None)
     paths = os.pathsep.join([str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "XBENCH_PLANT": plant, "PYTHONPATH": paths}
     begin = command() if start is None else start
-    done = ran([*begin, *words, "--output", str(folder)], cwd=ROOT, env=env)
+    done = ran([*begin, *words], cwd=ROOT, env=env, results=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     (job,) = only_record(folder).profiled
     assert job.stragglers is not None
@@ -45,18 +45,16 @@ def test_a_slow_backward_pass_is_named_with_its_layer(tmp_path: Path) -> None:
     assert all(tensor.ready_loaded_s for layer in record.layers for tensor in layer.tensors)
 
 
-def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:
-    words = ("compare", WORKLOAD, "--quick", "--rounds", "1", "--modes", "ddp,wfbp")
-    stragglers, said = found(tmp_path, "input:50", *words, "--fabric", "local:ranks=2")
-    (slow,) = stragglers.ranks
-    assert (slow.rank, slow.parts) == (1, ["input"])
-    assert "Rank 1 holds the others back: its input, " in said
-
-
-def test_a_slow_worker_of_a_loader_is_named(tmp_path: Path) -> None:
-    """Its batches take 120 ms, and steps 30: three quarters of a step are waits that other work cannot hide."""
-    words = ("profile", "benchmarks/planted.py:make_loader", "--quick", "--fabric", "local:ranks=2")
-    stragglers, said = found(tmp_path, "workers:120", *words)
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        ("input:50", ("compare", WORKLOAD, "--rounds", "1", "--modes", "ddp,wfbp")),
+        # Its batches take 120 ms, and steps 30: three quarters of a step are waits that other work cannot hide.
+        ("workers:120", ("profile", "benchmarks/planted.py:make_loader")),
+    ],
+)
+def test_a_slow_loader_is_named(tmp_path: Path, plant: str, words: tuple[str, ...]) -> None:
+    stragglers, said = found(tmp_path, plant, *words, "--quick", "--fabric", "local:ranks=2")
     (slow,) = stragglers.ranks
     assert (slow.rank, slow.parts) == (1, ["input"])
     assert "Rank 1 holds the others back: its input, " in said

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from packages_at_hand import installed
-from typed_commands import only_record, xbench
+from typed_commands import compared
 
-from xbench.records import Comparison, ModeResult
+from xbench.records import ModeResult
 
 pytestmark = pytest.mark.integration
 
@@ -61,20 +61,6 @@ def with_wrong_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     return installed(tmp_path_factory.mktemp("site"), "xbench_wrong_steps", modes)
 
 
-def compared(
-    folder: Path, env: dict[str, str], modes: str, *options: str, source: str = NETWORK, ranks: int = 2
-) -> Comparison:
-    (folder / "train.py").write_text(source)
-    done = xbench(
-        "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
-        "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
-    )  # fmt: skip
-    record = only_record(folder / "runs")
-    assert isinstance(record, Comparison)
-    assert record.complete, (record.error, done.stderr[-2000:])
-    return record
-
-
 def assert_parity(mode: ModeResult) -> None:
     assert mode.parity is not None, mode.error
     assert (mode.status, mode.parity.ok, mode.parity.shown) == ("ok", True, True), mode.parity
@@ -88,7 +74,7 @@ def assert_refused(mode: ModeResult) -> None:
 def test_micro_steps(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
     right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
     modes = ",".join([*right, "forgetful", "eager", "spb"])
-    record = compared(tmp_path, with_wrong_modes, modes, "--accumulate", "3")
+    record = compared(tmp_path, NETWORK, modes, "--accumulate", "3", env=with_wrong_modes)
     for name in right:
         assert_parity(record.modes[name])
     assert_refused(record.modes["forgetful"])
@@ -115,7 +101,7 @@ def test_micro_steps(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
 def test_clipped_gradients(norm: str, tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
     right = ["ddp", "wfbp", "optimal", "auto", *SHARDED] if norm == "0.05" else ["ddp", "wfbp"]
     modes = ",".join([*right, "unclipped", "summing", *(["spb:variant=temporal"] if norm == "0.05" else [])])
-    record = compared(tmp_path, with_wrong_modes, modes, "--clip", norm, "--accumulate", "2")
+    record = compared(tmp_path, NETWORK, modes, "--clip", norm, "--accumulate", "2", env=with_wrong_modes)
     for name in right:
         assert_parity(record.modes[name])
     assert_refused(record.modes["summing"])
@@ -134,46 +120,25 @@ def test_clipped_gradients(norm: str, tmp_path: Path, with_wrong_modes: dict[str
     assert "dear" not in job.plans
 
 
-def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options", ["--clip 1 --launches 2", "--optimizer adamw --optimizer-impl fused"], ids=["clipped", "fused kernels"]
+)
+def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes: dict[str, str], options: str) -> None:
     right = ["ddp", "wfbp", "optimal", *SHARDED]
-    record = compared(
-        tmp_path,
-        with_wrong_modes,
-        ",".join([*right, "stubborn"]),
-        "--amp",
-        "fp16",
-        "--clip",
-        "1",
-        "--launches",
-        "2",
-        source=OVERFLOWS,
-    )
+    modes = ",".join([*right, "stubborn"])
+    record = compared(tmp_path, OVERFLOWS, modes, "--amp", "fp16", *options.split(), env=with_wrong_modes)
     for name in right:
         assert_parity(record.modes[name])
     assert_refused(record.modes["stubborn"])
-    assert record.jobs[0].step.updates_together
+    (job,) = record.jobs
+    assert job.step.updates_together
+    assert job.workload.spec.optimizer_impl == ("fused" if "fused" in options else "default")
 
 
-def test_fused_kernels_skip_overflows_too(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
-    right = ["ddp", "wfbp", "optimal", *SHARDED]
-    record = compared(
-        tmp_path, with_wrong_modes, ",".join([*right, "stubborn"]), "--amp", "fp16", "--optimizer", "adamw",
-        "--optimizer-impl", "fused", source=OVERFLOWS,
-    )  # fmt: skip
-    for name in right:
-        assert_parity(record.modes[name])
-    assert_refused(record.modes["stubborn"])
-    assert record.jobs[0].workload.spec.optimizer_impl == "fused"
-
-
-def test_checkpointed_blocks_under_autocast_with_foreach_kernels(
-    tmp_path: Path, with_wrong_modes: dict[str, str]
-) -> None:
+def test_checkpointed_blocks_under_autocast_with_foreach_kernels(tmp_path: Path) -> None:
     right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
-    record = compared(
-        tmp_path, with_wrong_modes, ",".join(right), "--checkpoint", "blocks", "--amp", "bf16", "--optimizer-impl",
-        "foreach",
-    )  # fmt: skip
+    options = ("--checkpoint", "blocks", "--amp", "bf16", "--optimizer-impl", "foreach")
+    record = compared(tmp_path, NETWORK, ",".join(right), *options)
     for name in right:
         assert_parity(record.modes[name])
     (job,) = record.jobs
@@ -186,6 +151,6 @@ def test_checkpointed_blocks_under_autocast_with_foreach_kernels(
 def test_groups_of_shards_and_planned_units_take_every_kind_of_step(tmp_path: Path) -> None:
     modes = ("ddp", "hsdp:group=2", "auto:shard")
     options = ("--accumulate", "2", "--clip", "0.05", "--amp", "bf16", "--checkpoint", "blocks")
-    record = compared(tmp_path, {}, ",".join(modes), *options, ranks=4)
+    record = compared(tmp_path, NETWORK, ",".join(modes), *options, ranks=4)
     for name in modes:
         assert_parity(record.modes[name])

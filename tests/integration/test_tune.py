@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shares import drawn
-from typed_commands import TINY, left_behind, only_record, said_by_two_ranks, xbench
+from typed_commands import TINY, comparison, left_behind, said_by_two_ranks, xbench
 
 from xbench.rank.program import JobPlan
 from xbench.records import Comparison, Tuned, load, save
@@ -22,11 +22,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, subproc
     folder = tmp_path_factory.mktemp("tuned")
     done = xbench(
         "tune", TINY, "--fabric", "local:ranks=2", "--minutes", "0.25", "--modes", "optimal,ddp-tuned,single",
-        "--output", str(folder / "runs"), "--keep", str(folder / "kept.json"),
+        "--keep", str(folder / "kept.json"), results=folder / "runs",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(folder / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(folder / "runs")
     return record, done, folder
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from xbench.fabrics import links, shaped
 from xbench.fabrics.stale import owner_lives
 from xbench.rank.journal import pid_alive
+from xbench.record_files import RESULTS
 from xbench.records import Comparison, Profile, load
 
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
@@ -34,31 +38,107 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "xbench", *arguments]
 
 
-def xbench(
-    *arguments: str, timeout_s: float = 240, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return ran(command(*arguments), timeout_s, env=env)
+def results_in(folder: Path, **more: str) -> dict[str, str]:
+    """Our environment, with a folder for the records of runs, and more."""
+    return os.environ | {RESULTS: str(folder)} | more
+
+
+def xbench(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return ran(command(*arguments), **how)
 
 
 def ran(
-    arguments: list[str], timeout_s: float = 240, cwd: Path | None = None, env: dict[str, str] | None = None
+    arguments: list[str],
+    timeout_s: float = 240,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    results: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     # An environment of its own: readline, which pytest imports, puts COLUMNS into the one that children get otherwise.
-    env = dict(os.environ) if env is None else env
+    env = dict(os.environ if env is None else env)
+    if results is not None:
+        env[RESULTS] = str(results)
     return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=env)
 
 
-def with_ranks_of(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def with_ranks_of(module: str, *arguments: str, results: Path) -> subprocess.CompletedProcess[str]:
     """The same, with ranks that run this module of `ranks/` in the place of `xbench.rank.main`."""
     start = f"from xbench.runs import execute; execute.WORKER = {module!r}; from xbench.__main__ import run; run()"
     ranks = str(Path(__file__).parent / "ranks")
     paths = os.pathsep.join([ranks, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return ran([sys.executable, "-c", start, *arguments], env={**os.environ, "PYTHONPATH": paths})
+    return ran([sys.executable, "-c", start, *arguments], env=os.environ | {"PYTHONPATH": paths}, results=results)
+
+
+def started(words: list[str], results: Path) -> subprocess.Popen[str]:
+    """A run in a session of its own, so that a signal to its group is what a terminal would send."""
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=results_in(results),
+    )  # fmt: skip
+
+
+def wait_for(run: subprocess.Popen[str], seen: Callable[[], object]) -> None:
+    """Until it is true of a run that has not ended."""
+    deadline_s = time.monotonic() + 120
+    while not seen():
+        assert run.poll() is None, run.communicate()[1][-3000:]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def events(results: Path, rank: int, name: str) -> list[dict[str, Any]]:
+    """Events of that name in the journal of a rank of the only run, without a line that is being written."""
+    found = []
+    for path in results.glob(f"*/launch*/job0-rank{rank}.jsonl"):
+        data = path.read_bytes()
+        found += [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    return [event for event in found if event["event"] == name]
+
+
+def in_phase(results: Path, begin: str) -> Callable[[], bool]:
+    return lambda: any(event["name"].startswith(begin) for event in events(results, 0, "phase"))
+
+
+def pid_of(results: Path, rank: int) -> int:
+    return int(events(results, rank, "hello")[-1]["pid"])
 
 
 def only_record(folder: Path) -> Profile | Comparison:
     (path,) = folder.glob("*/record.json")
     return load(path)
+
+
+def as_comparison(path: Path) -> Comparison:
+    record = load(path)
+    assert isinstance(record, Comparison)
+    return record
+
+
+def comparison(folder: Path) -> Comparison:
+    """The record of the only run, a comparison."""
+    (path,) = folder.glob("*/record.json")
+    return as_comparison(path)
+
+
+def compare(*words: str, results: Path, **how: Any) -> tuple[Comparison, subprocess.CompletedProcess[str]]:
+    """The record of a comparison that ends well, and what it said."""
+    done = xbench("compare", *words, results=results, **how)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return comparison(results), done
+
+
+def compared(
+    folder: Path, source: str, modes: str, *options: str, ranks: int = 2, env: dict[str, str] | None = None
+) -> Comparison:
+    """The whole record of a short comparison of `make` in this source."""
+    (folder / "train.py").write_text(source)
+    done = xbench(
+        "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
+        "--modes", modes, *options, results=folder / "runs", env=env,
+    )  # fmt: skip
+    record = comparison(folder / "runs")
+    assert record.complete, (record.error, done.stderr[-2000:])
+    return record
 
 
 def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
@@ -92,6 +172,16 @@ def wait_until_gone(pids: Sequence[int]) -> bool:
     while any(pid_alive(pid) for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     return not any(pid_alive(pid) for pid in pids)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Processes with this folder in their command line, wherever they hang in the tree."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in process.cmdline()):
+                found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
 
 
 def has_ip() -> bool:

@@ -44,6 +44,7 @@ TYPED: list[tuple[str, str]] = [
     ("regress calibrate", "regress baseline"),
     ("compare --copies fused", "as soon as it is ready"),
     ("profile --nvtx", "nsys profile"),
+    ("compare --output here", "XBENCH_RESULTS"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
     ("compare --modes crossover:processes=2", "concurrent"),
     ("compare --overlap forward", "auto:forward"),

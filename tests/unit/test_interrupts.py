@@ -122,7 +122,7 @@ def test_handlers_are_as_they_were() -> None:
 @pytest.mark.parametrize("number", STOPS)
 def test_every_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
     body = (
-        "import os, sys, time, click, xbench.commands.clean as module\n"
+        "import os, sys, time, click, xbench.commands.env as module\n"
         f"stopped = lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(9))\n"
         "module.clean = click.Command('clean', callback=stopped)\n"
         "from xbench.__main__ import run\nsys.argv = ['xbench', 'clean']\nrun()\n"
@@ -133,7 +133,7 @@ def test_every_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
 
 def test_an_interrupt_inside_an_extension_module_leaves_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "inside.py").write_text(
-        "import atexit, ctypes, sys, click, xbench.commands.clean as module\n"
+        "import atexit, ctypes, sys, click, xbench.commands.env as module\n"
         "from xbench.__main__ import run\n"
         "inside = ctypes.pythonapi.PyRun_String\n"
         "inside.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object]\n"

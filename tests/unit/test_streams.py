@@ -13,7 +13,7 @@ RECORD = Path(__file__).parents[1] / "golden" / "comparison-v1.json"
 
 OPENED = """
 import os, subprocess, sys
-from xbench.streams import secure
+from xbench.__main__ import secure
 secure()
 kept = open(sys.argv[1], "w")
 print("to nobody"); print("to nobody", file=sys.stderr); sys.stdin.read()
@@ -24,7 +24,7 @@ kept.write(f"{kept.fileno()} {child.returncode}")
 
 WRITES = """
 import sys
-from xbench.streams import secure
+from xbench.__main__ import secure
 secure()
 sys.stdin.readline()
 for number in range(3):

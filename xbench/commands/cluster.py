@@ -18,11 +18,10 @@ from xbench.commands.options import (
     write_csv,
     write_json,
 )
-from xbench.config import RUNS
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import choice, option, parsed, whole
 from xbench.output_files import check_folder
-from xbench.record_files import command_line, now
+from xbench.record_files import command_line, now, results_folder
 from xbench.text import counted
 from xbench.units import parse_seconds
 
@@ -211,7 +210,7 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
         policy = config.policy if config.restarts is None else f"alternate:times={config.restarts}"
         parsed("--policy", parse_policy, policy)
         folder = None if config.folder is None else Path(config.folder)
-        check_folder(folder if folder is not None else RUNS, "--folder", "name another --folder")
+        check_folder(folder if folder is not None else results_folder(), "--folder", "name another --folder")
         fields = {key: getattr(config, key) for key in ("engine", "address", "device", "restart_s", "retries")}
         request = RunRequest(created=now(), command=command_line(), policy=policy, **fields)
         record = live.begin(jobs, request, config.slots, folder, say)

@@ -1,4 +1,4 @@
-"""`xbench compare` and `converge`: run schedules side by side on real links, and show what was measured."""
+"""`xbench profile`, `compare` and `converge`: measure steps and schedules on real links, and show what was measured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,31 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
-from xbench.config import CompareConfig, ConvergeConfig, RunConfig
+from xbench.config import CompareConfig, ConvergeConfig, ProfileConfig, RunConfig
 
 if TYPE_CHECKING:
     from xbench.runs.launch_policy import LaunchPolicy
+
+
+@click.command(
+    "profile",
+    cls=ThemedCommand,
+    short_help="Time every layer of a training step, fit the network, plan schedules.",
+    epilog=examples("xbench profile resnet50", "xbench profile train.py:make --fabric local:ranks=2 -v > profile.txt"),
+)
+@click.argument("names", metavar="[WORKLOAD]", default="resnet50")
+@click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
+@takes(
+    ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", verbose_option,
+    "compress",
+)  # fmt: skip
+def profile(config: ProfileConfig, all_layers: bool, json_to: str | None, verbose: bool) -> int:
+    """Time every layer of a training step, fit the network, plan schedules.
+
+    WORKLOAD is a name from `xbench list workloads` or path/to/train.py:make. With more than one rank the all-reduce is
+    measured, and every schedule is planned from that.
+    """
+    return run_and_render(config, json_to, verbose=verbose, all_layers=all_layers)
 
 
 @click.command(
@@ -26,7 +47,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
 @takes(
     CompareConfig, "modes", "reference", "workloads", "effort", "until", "fabric", "device",
-    json_option, "timeout_s", "output", verbose_option, "compress",
+    json_option, "timeout_s", verbose_option, "compress",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.
@@ -79,7 +100,7 @@ def run_and_render(
 @click.argument("names", metavar="[WORKLOAD]", default="resnet18")
 @takes(
     ConvergeConfig, "modes", "dataset", "seeds", "epochs", "samples", "lr", "batch_size", "image_size", "seq_len",
-    "dtype", "optimizer", "optimizer_impl", "seed", "fabric", "device", json_option, "timeout_s", "output",
+    "dtype", "optimizer", "optimizer_impl", "seed", "fabric", "device", json_option, "timeout_s",
 )  # fmt: skip
 def converge(config: ConvergeConfig, json_to: str | None) -> int:
     """Train on real data under every schedule, and compare loss and accuracy.

@@ -1,4 +1,4 @@
-"""`xbench env`: report what this machine has, what works on it, and the cost of what is missing."""
+"""`xbench env` and `clean`: what this machine has and what works on it; and what killed runs left on it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 
 from xbench.commands.options import ResultPath, check_json, json_option, write_text
 from xbench.errors import RecordError, SpecError
+from xbench.record_files import results_folder
+from xbench.text import counted
 
 if TYPE_CHECKING:
     from xbench.records import Environment
@@ -80,3 +82,27 @@ def _check_links(text: str) -> None:
             click.echo(f"asked {format_rate(asked)}, measured {format_rate(measured)} ({share})", err=True)
         for line in [*raised.notes, *raised.warnings]:
             click.echo(line, err=True)
+
+
+@click.command("clean", short_help="Remove what killed runs left.")
+@click.option("--all", "everything", is_flag=True, help="Remove namespaces of runs that are still alive, too.")
+def clean(everything: bool) -> None:
+    """Remove what killed runs left: network namespaces and processes in them, temporary folders, unfinished files."""
+    from xbench.fabrics import stale
+
+    files = stale.clean_files(results_folder())
+    done = stale.clean(everything)
+    files += done.files
+    for name in [*done.removed, *files]:
+        click.echo(f"removed {name}", err=True)
+    for name in done.kept:
+        click.echo(f"kept {name}: its run is alive (--all removes it)", err=True)
+    for name in done.left:
+        click.echo(f"left {name}: root made it, and removes it: sudo xbench clean", err=True)
+    told = f"{counted(len(done.removed), 'namespace')} removed"
+    if files:
+        one, many = "temporary folder or unfinished file", "temporary folders and unfinished files"
+        told += f", {counted(len(files), one, many)} removed"
+    if done.killed:
+        told += f", {counted(len(done.killed), 'process', 'processes')} killed"
+    click.echo(told, err=True)

@@ -15,11 +15,10 @@ from typing import Any
 
 import click
 
-from xbench.config import RUNS
 from xbench.distribution import install_extra
 from xbench.errors import SpecError, unknown
 from xbench.modes import MODES
-from xbench.record_files import run_folders
+from xbench.record_files import results_folder, run_folders
 from xbench.registry import Entry
 from xbench.schedules import obstacle
 from xbench.spec import WorkloadSpec
@@ -137,7 +136,7 @@ def _list_runs(word: str, most: int, *, names: bool, as_json: bool) -> None:
     from xbench.report import runs as told
     from xbench.report.console import make_console
 
-    folders = [folder for folder in run_folders(RUNS) if word.lower() in folder.name.lower()]
+    folders = [folder for folder in run_folders(results_folder()) if word.lower() in folder.name.lower()]
     shown: list[Path] = folders[:most]
     if names:
         click.echo("".join(f"{folder}\n" for folder in shown), nl=False)
@@ -148,7 +147,7 @@ def _list_runs(word: str, most: int, *, names: bool, as_json: bool) -> None:
     else:
         told.render_runs([told.read_run(folder) for folder in shown], make_console(stderr=False))
     if not folders:
-        click.echo(f"no runs in {RUNS}" + (f" whose name holds {word!r}" if word else ""), err=True)
+        click.echo(f"no runs in {results_folder()}" + (f" whose name holds {word!r}" if word else ""), err=True)
     elif len(folders) > most:
         _say_more(most, len(folders))
 

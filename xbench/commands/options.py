@@ -10,17 +10,15 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.config import RUNS
 from xbench.errors import SpecError, UsageError
 from xbench.option_fields import option_of, options_of, read_config
 from xbench.output_files import check_file, write_file
-from xbench.record_files import RECORD, is_record, run_folders
+from xbench.record_files import RECORD, is_record, results_folder, run_folders
 from xbench.text import counted
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LATEST = "latest"
 STDOUT = "-"
-BESIDE = ""
-"""Value of a format's option that is given without a value."""
-
 MAX_PASSED = 20
 """Most runs that `latest` looks at."""
 
@@ -74,9 +69,9 @@ def latest(use: Callable[[Path], object] = _load) -> Path:
 
     Raises SpecError if there is no run, and the newest one's UsageError if `use` takes none.
     """
-    runs = run_folders(RUNS)
+    runs = run_folders(results_folder())
     if not runs:
-        raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")
+        raise SpecError(f"there is no run in {results_folder()}", hint="name a result, or make one: xbench compare")
     passed: list[UsageError] = []
     for folder in runs[:MAX_PASSED]:
         try:
@@ -149,19 +144,17 @@ _FORCE = "xbench.force"
 def json_option(
     command: F, told: str = "Also write the record as JSON; - is stdout, and tables then go to stderr."
 ) -> F:
-    """Add `--json FILE|-`, passed as `json_to` and used by `write_json`, and `--force`, used by `forced`."""
-    option = click.option("--json", "json_to", metavar="FILE|-", help=told)
-    return option(force_option(command))
+    """Add `--json FILE|-`, passed as `json_to` and used by `write_json`.
 
-
-def force_option(command: F) -> F:
-    """Add `--force`, for all files that the command writes; `forced` returns its value."""
+    And `--force`, for all files that the command writes; `forced` returns its value.
+    """
 
     def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         context.meta[_FORCE] = value
 
-    told = "Replace files that xbench did not write; follow links."
-    return click.option("--force", is_flag=True, expose_value=False, callback=keep, help=told)(command)
+    of_force = "Replace files that xbench did not write; follow links."
+    command = click.option("--force", is_flag=True, expose_value=False, callback=keep, help=of_force)(command)
+    return click.option("--json", "json_to", metavar="FILE|-", help=told)(command)
 
 
 def forced() -> bool:
@@ -173,11 +166,6 @@ def forced() -> bool:
 def csv_option(told: str) -> Callable[[F], F]:
     """Add `--csv FILE|-`, passed as `csv_to` and used by `write_csv`."""
     return click.option("--csv", "csv_to", metavar="FILE|-", help=told)
-
-
-def format_option(name: str, text: str) -> Callable[[F], F]:
-    """Add `--NAME [FILE|-]`, passed as `NAME_to`: None if it is absent, `BESIDE` if it has no value."""
-    return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]", help=text)
 
 
 # --- checks of targets, before anything is measured ---------------------------------------------------------------
@@ -217,51 +205,6 @@ def check_targets(
         if place in taken:
             raise SpecError(f"{taken[place]} and {option} both want {where}", hint=f"name another FILE for {option}")
         taken[place] = option
-
-
-@dataclass(frozen=True)
-class Output:
-    """One format and its target: a path, or `STDOUT`."""
-
-    format: str
-    target: str
-
-    @property
-    def option(self) -> str:
-        """Name of the option, such as '--html'."""
-        return f"--{self.format}"
-
-
-def resolve(asked: Mapping[str, str | None], results: Sequence[Path], json_to: str | None = None) -> list[Output]:
-    """Return one output for each option given. `asked` maps a format to its option's value.
-
-    `--html` alone writes beside the record, `--html FILE` to that file, and `--html -` to stdout. Raises SpecError for
-    a target that cannot be written, that is itself a result, or that two formats or `--json` name.
-    """
-    outputs = [
-        Output(name, value if value != BESIDE else str(path_beside(results, _extension(name))))
-        for name, value in asked.items()
-        if value is not None
-    ]
-    targets = {output.option: output.target for output in outputs}
-    check_targets(targets | {"--json": json_to}, results, "name the results first, and {option} after them")
-    return outputs
-
-
-def path_beside(results: Sequence[Path], extension: str) -> Path:
-    """Return the path beside the first result: `report.html` in a run's folder, `NAME.html` for `NAME.json`.
-
-    For several results the file is `compared.html`.
-    """
-    first = results[0] / RECORD if os.path.isdir(results[0]) else results[0]
-    stem = "report" if first.name == RECORD else first.name.removesuffix(".json")
-    return first.parent / f"{'compared' if len(results) > 1 else stem}.{extension}"
-
-
-def _extension(name: str) -> str:
-    from xbench.report import FORMATS
-
-    return str(FORMATS.entry(name).facts["extension"])
 
 
 # --- output -------------------------------------------------------------------------------------------------------
@@ -311,16 +254,11 @@ def write_text(target: str | None, text: Callable[[], str]) -> None:
 
     Raises OSError, and SpecError for a file that may not be replaced.
     """
-    if target == STDOUT:
-        echo_utf8(text())
+    if target == STDOUT:  # a file's text: UTF-8, whatever the terminal's encoding
+        encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+        click.echo(text() if encoding == "utf8" else text().encode(), nl=False)
     elif target is not None:
         write_file(text(), target, force=forced())
-
-
-def echo_utf8(text: str) -> None:
-    """Write a file's text to stdout in UTF-8, whatever the terminal's encoding."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    click.echo(text if encoding == "utf8" else text.encode(), nl=False)
 
 
 # --- help ---------------------------------------------------------------------------------------------------------
@@ -343,7 +281,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     ),
     "Output": (
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
-        "--keep", "--output", "--force",
+        "--keep", "--force",
     ),
     "Expert": ("--timeout", "--help"),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,9 @@ from xbench.commands.options import (
     write_csv,
     write_json,
 )
-from xbench.commands.planned_units import plans_units, units_lines
 from xbench.config import read_fabric
 from xbench.errors import SpecError
-from xbench.option_fields import choice, option, parsed
+from xbench.option_fields import choice, option, option_of, parsed
 from xbench.record_files import command_line
 from xbench.text import and_of, counted
 from xbench.units import parse_rate, parse_seconds
@@ -188,8 +187,8 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | N
     emit = config.emit
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
-    if emit == "python" and config.mode is not None and plans_units(config.mode):
-        click.echo(units_lines(profile, config, config.mode, json_to), nl=False)
+    if emit == "python" and config.mode is not None and _plans_units(config.mode):
+        click.echo(_units_lines(profile, config, config.mode, json_to), nl=False)
         return
     wanted, chosen = _snippets_mode(emit, config.mode), _modes(config.modes)
     measured = read(profile, config.job)
@@ -232,6 +231,40 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
     if missing > 0:
         told = f"{missing} parameters had no gradient when profiled and are in no bucket: give each one its own."
         _say(console, told)
+
+
+def _plans_units(text: str) -> bool:
+    """True if a mode's units are planned, so that its lines are those of a comparison."""
+    from xbench.modes import mode_info
+    from xbench.schedules import parse_modes
+
+    return all(mode_info(mode.name).plans_units for mode in parse_modes(text))
+
+
+def _units_lines(profile: Path, config: PlanConfig, mode: str, json_to: str | None) -> str:
+    """Return the lines of torch that wrap a mode's units as the comparison in `profile` did.
+
+    Raises SpecError for a record without units, and for options that would change nothing.
+    """
+    from xbench.records import Comparison, load, of_kind
+    from xbench.report import advice
+
+    default = PlanConfig(emit=config.emit, mode=config.mode)
+    names = [field.name for field in fields(config) if getattr(config, field.name) != getattr(default, field.name)]
+    given = [option_of(PlanConfig, name).flags[0] for name in names] + (["--json"] if json_to is not None else [])
+    if given:
+        raise SpecError(
+            f"{and_of(given)}: the units of {mode} are those that a comparison wrapped",
+            hint=f"leave {and_of(given)} out, or compare under those conditions",
+        )
+    record = of_kind(load(profile), Comparison)
+    result = record.modes.get(mode) if record is not None else None
+    if record is None or result is None or not result.units:
+        raise SpecError(
+            f"--mode {mode}: {str(profile)!r} holds no units of it",
+            hint=f"xbench compare WORKLOAD --modes ddp,{mode} plans them",
+        )
+    return advice.units_lines(record, result)
 
 
 def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:

@@ -58,7 +58,6 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
                      "ignores it."),
         field_option(RunConfig, "device", help="Where to compute; auto takes GPUs where there are any."),
         field_option(RunConfig, "timeout_s"),
-        field_option(RunConfig, "output"),
         json_option,
     )  # fmt: skip
 

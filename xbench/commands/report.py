@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from xbench.commands.options import (
     STDOUT,
-    Output,
     ThemedCommand,
     check_targets,
     examples,
-    format_option,
     is_latest,
     json_option,
     latest,
-    resolve,
     verbose_option,
     write_json,
     write_text,
 )
 from xbench.errors import SpecError
 from xbench.output_files import is_regular
+from xbench.record_files import RECORD
 
 if TYPE_CHECKING:
     from xbench.records import AnyRecord
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 OF_SEVERAL = "html"
 """The only format that shows several results in one file."""
+
+BESIDE = ""
+"""Value of a format's option that is given without a value."""
+
+
+def _format_option(name: str, text: str) -> Callable[[F], F]:
+    """Add `--NAME [FILE|-]`, passed as `NAME_to`: None if it is absent, `BESIDE` if it has no value."""
+    return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]", help=text)
 
 
 @click.command(
@@ -45,11 +55,11 @@ OF_SEVERAL = "html"
 )
 @click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
-@format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
-@format_option("trace", "The recorded and predicted steps, for ui.perfetto.dev or chrome://tracing.")
-@format_option("markdown", "Short, for a pull request; layers and environment folded.")
-@format_option("csv", "Tidy tables: samples, and beside FILE steps, modes and layers.")
-@format_option("junit", "JUnit XML for CI systems, one case a mode.")
+@_format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
+@_format_option("trace", "The recorded and predicted steps, for ui.perfetto.dev or chrome://tracing.")
+@_format_option("markdown", "Short, for a pull request; layers and environment folded.")
+@_format_option("csv", "Tidy tables: samples, and beside FILE steps, modes and layers.")
+@_format_option("junit", "JUnit XML for CI systems, one case a mode.")
 @json_option
 @verbose_option
 def report(
@@ -70,13 +80,16 @@ def report(
         click.echo(f"the latest run: {results[0]}", err=True)
     results = tuple(latest(use) if is_latest(path) else path for path in results)
     asked = {name: formats[f"{name}_to"] for name in ("html", "trace", "markdown", "csv", "junit")}
-    outputs = resolve(asked, results, json_to)
-    _check_together(len(results), outputs, json_to)
+    targets = resolve(asked, results, json_to)
+    _check_together(len(results), targets, json_to)
     records = [load(path) for path in results]
-    for output, files in [(output, _rendered(output, records, str(results[0]))) for output in outputs]:
+    rendered = {name: _rendered(name, target, records, str(results[0])) for name, target in targets.items()}
+    for name, files in rendered.items():
         for target, text in files.items():
-            _write(output.format, target, text)
-    if not outputs:
+            write_text(target, partial(str, text))
+            if target != STDOUT:
+                click.echo(f"{name}: {target}", err=True)
+    if not targets:
         _show(results, records, show_all, verbose, to_stderr=json_to == STDOUT)
     write_json(records[0], json_to)
 
@@ -89,9 +102,37 @@ def _rendered_trace(path: Path) -> str:
     return str(FORMATS.load("trace")(load(path)))
 
 
-def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) -> None:
+def resolve(asked: Mapping[str, str | None], results: Sequence[Path], json_to: str | None = None) -> dict[str, str]:
+    """Return the target of each format that was asked for. `asked` maps a format to its option's value.
+
+    `--html` alone writes beside the record, `--html FILE` to that file, and `--html -` to stdout. Raises SpecError for
+    a target that cannot be written, that is itself a result, or that two formats or `--json` name.
+    """
+    from xbench.report import FORMATS
+
+    targets = {
+        name: value if value != BESIDE else str(path_beside(results, str(FORMATS.entry(name).facts["extension"])))
+        for name, value in asked.items()
+        if value is not None
+    }
+    by_option = {f"--{name}": target for name, target in targets.items()} | {"--json": json_to}
+    check_targets(by_option, results, "name the results first, and {option} after them")
+    return targets
+
+
+def path_beside(results: Sequence[Path], extension: str) -> Path:
+    """Return the path beside the first result: `report.html` in a run's folder, `NAME.html` for `NAME.json`.
+
+    For several results the file is `compared.html`.
+    """
+    first = results[0] / RECORD if os.path.isdir(results[0]) else results[0]
+    stem = "report" if first.name == RECORD else first.name.removesuffix(".json")
+    return first.parent / f"{'compared' if len(results) > 1 else stem}.{extension}"
+
+
+def _check_together(count: int, targets: Mapping[str, str], json_to: str | None) -> None:
     """Raise SpecError if a format for one result gets several."""
-    single = [output.option for output in outputs if output.format != OF_SEVERAL] + (["--json"] if json_to else [])
+    single = [f"--{name}" for name in targets if name != OF_SEVERAL] + (["--json"] if json_to else [])
     if count > 1 and single:
         raise SpecError(
             f"{single[0]} takes one RESULT, and there are {count}",
@@ -99,31 +140,24 @@ def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) 
         )
 
 
-def _rendered(output: Output, records: Sequence[AnyRecord], place: str) -> dict[str, str]:
+def _rendered(name: str, target: str, records: Sequence[AnyRecord], place: str) -> dict[str, str]:
     """Return the texts to write, by target. Nothing is written until all are rendered. `place` is the first's path."""
     from xbench.report import FORMATS
 
-    if output.format == OF_SEVERAL:
+    if name == OF_SEVERAL:
         from xbench.report.formats.html import page
 
-        return {output.target: page(records, place)}
-    if output.format == "csv" and output.target != STDOUT and is_regular(Path(output.target)):
+        return {target: page(records, place)}
+    if name == "csv" and target != STDOUT and is_regular(Path(target)):
         from xbench.report.formats.csv import tables
 
         main, *others = (found := tables(records[0]))
-        path = Path(output.target)
-        files = {str(path.with_name(f"{path.stem}-{name}{path.suffix}")): found[name] for name in others}
-        for target in files:
-            check_targets({output.option: target})
-        return {output.target: found[main], **files}
-    return {output.target: FORMATS.load(output.format)(records[0])}
-
-
-def _write(format: str, target: str, text: str) -> None:
-    """Write to stdout, or to a file, and print its path on stderr. Raises as `write_text` does."""
-    write_text(target, lambda: text)
-    if target != STDOUT:
-        click.echo(f"{format}: {target}", err=True)
+        path = Path(target)
+        files = {str(path.with_name(f"{path.stem}-{other}{path.suffix}")): found[other] for other in others}
+        for beside in files:
+            check_targets({"--csv": beside})
+        return {target: found[main], **files}
+    return {target: FORMATS.load(name)(records[0])}
 
 
 def _show(

@@ -13,14 +13,12 @@ from xbench.commands.options import (
     ThemedCommand,
     check_json,
     examples,
-    field_option,
     json_option,
     show_run,
     verbose_option,
 )
-from xbench.config import RunConfig
 from xbench.errors import SpecError
-from xbench.record_files import command_line
+from xbench.record_files import command_line, results_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +40,6 @@ _LARGE_BYTES = 50 * 2**20
               help="Output of nccl-tests, NCCL Inspector, or a CSV with T(M); may be repeated.")  # fmt: skip
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @json_option
-@field_option(RunConfig, "output")
 @verbose_option
 def trace(
     traces: tuple[Path, ...],
@@ -50,7 +47,6 @@ def trace(
     links: tuple[Path, ...],
     all_layers: bool,
     json_to: str | None,
-    output: Path,
     verbose: bool,
 ) -> None:
     """Profile a training from the traces that torch.profiler wrote.
@@ -68,6 +64,7 @@ def trace(
     from xbench.traces.record import read_traces
     from xbench.workloads import parse_workload
 
+    output = results_folder()
     check_output(output)
     spec = parse_workload(model) if model is not None else None
     console = make_console()

@@ -36,7 +36,7 @@ KEPT = "tuned.json"
 @click.argument("names", metavar="[WORKLOAD]", default="resnet50")
 @takes(
     TuneConfig, "minutes", "modes", "margin_percent", "keep", "workloads", "fabric", "device",
-    json_option, "timeout_s", "output",
+    json_option, "timeout_s",
 )  # fmt: skip
 def tune(config: TuneConfig, json_to: str | None) -> int:
     """Find the schedule to use for a workload, and print the line to paste.

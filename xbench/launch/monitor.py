@@ -236,7 +236,9 @@ class Monitor:
     def _root_cause(self) -> Cause | None:
         causes = [cause for agent in self.agents for cause in self._causes(agent)]
         if self._probes.disk_full():
-            error = RunError("the disk that holds the run's folder is full", hint="free some space, or give --output")
+            error = RunError(
+                "the disk that holds the run's folder is full", hint="free some space, or set XBENCH_RESULTS"
+            )
             return Cause(KILLED, 0.0, error)
         cause = min(causes, key=lambda cause: (cause.weight, cause.at_s), default=None)
         if cause is None or cause.weight < LOST_PEERS:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from xbench.imports import uncollected
+from xbench.interpreter import uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import torch

@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from xbench.child_processes import end_children
-from xbench.imports import uncollected
+from xbench.interpreter import end_children, uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import torch

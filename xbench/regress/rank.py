@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xbench.imports import uncollected
+from xbench.interpreter import uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import torch

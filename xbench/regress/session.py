@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from xbench.errors import RunError, SpecError, XbenchError
-from xbench.record_files import now
+from xbench.record_files import now, results_folder
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
 from xbench.regress.alternation import give_turns
 from xbench.regress.checkout import Checkout, RunningJob
@@ -102,7 +102,7 @@ class RegressRequest:
     confirm: bool = True
     device: str = "auto"
     timeout_s: float = 120.0
-    output: Path = Path("results/runs")
+    output: Path = field(default_factory=results_folder)
     command: str = "xbench regress"
 
 

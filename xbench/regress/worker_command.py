@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xbench import environment
+from xbench import __version__, environment
 from xbench.config import RunConfig
 from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
 from xbench.fabrics import open_fabric, parse_fabric, rootless
@@ -33,7 +33,6 @@ from xbench.schedules import cycle_of, parse_modes
 from xbench.scratch import Scratch
 from xbench.spec import Effort, ModeSpec, RunSpec
 from xbench.stats.steps import odd_sample_sentences
-from xbench.version import __version__
 from xbench.workloads import parse_workload
 
 RANK = "xbench.regress.rank"

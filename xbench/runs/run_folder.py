@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.interrupts import DeferredSignals, interrupts_held
 from xbench.output_files import check_folder, write_file
-from xbench.record_files import reason
+from xbench.record_files import RESULTS, reason
 from xbench.records import AnyRecord, dump
 
 R = TypeVar("R", bound=AnyRecord, covariant=True)
@@ -34,7 +34,7 @@ IGNORED = "*\n"
 
 def check_output(output: Path) -> None:
     """Raise SpecError if no run's folder can be made in the folder of the results."""
-    check_folder(output, "--output", hint="try --output /tmp/xbench")
+    check_folder(output, RESULTS, hint=f"try {RESULTS}=/tmp/xbench")
 
 
 def new_run_folder(output: Path, name: str) -> Path:
@@ -57,7 +57,7 @@ def new_run_folder(output: Path, name: str) -> Path:
             number += 1
             folder = output / f"{began}-{number}"
         except OSError as failed:
-            raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
+            raise SpecError(f"{RESULTS}: {str(folder)!r} cannot be made: {failed.strerror}") from None
 
 
 class Kept(NamedTuple, Generic[R]):

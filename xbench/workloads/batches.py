@@ -32,8 +32,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from xbench.child_processes import keep_garbage_from_children
 from xbench.errors import WorkloadError
+from xbench.interpreter import keep_garbage_from_children
 from xbench.text import counted, cut, one_line
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]

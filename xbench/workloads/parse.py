@@ -18,13 +18,12 @@ import click
 from pydantic import ValidationError
 
 from xbench.errors import SpecError, WorkloadError, nearest
-from xbench.option_fields import option_of
+from xbench.option_fields import StepOptions, option_of
 from xbench.records import WorkloadRecord
 from xbench.registry import imported
 from xbench.spec import MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.text import cut
 from xbench.units import Bytes, format_bytes, parse_bytes
-from xbench.workload_options import StepOptions
 from xbench.workloads.catalog import (
     SYNTHETIC_BATCH,
     WORKLOADS,

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xbench.errors import SpecError, WorkloadError, XbenchError
-from xbench.imports import uncollected
+from xbench.interpreter import uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import torch

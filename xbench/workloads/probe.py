@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench import errors
-from xbench.child_processes import end_children
 from xbench.errors import WorkloadError, XbenchError
+from xbench.interpreter import end_children
 from xbench.launch_guard import GUARD
 from xbench.limits import last_line, limit_behind
 from xbench.records import WorkloadRecord

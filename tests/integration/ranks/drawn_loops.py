@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import guarded_loops
 import torch
 import torch.distributed as dist
 from schedule_training import average_by_hand, buckets_of, run_scenarios
@@ -232,4 +231,4 @@ def loops(rank: int, world: int) -> None:
 if __name__ == "__main__":
     FIRST, COUNT = int(sys.argv[1]), int(sys.argv[2])
     sys.argv[1:] = []
-    sys.exit(run_scenarios(vars(guarded_loops), globals()))
+    sys.exit(run_scenarios(globals()))

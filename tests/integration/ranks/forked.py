@@ -14,7 +14,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from xbench.imports import uncollected
+from xbench.interpreter import uncollected
 
 with uncollected(program=True):
     import torch._dynamo  # noqa: F401 (see above)

@@ -231,6 +231,18 @@ def accumulated_gradients(rank: int, world: int) -> None:
         same(model, expected, schedule)
 
 
+def models_that_are_refused(rank: int, world: int) -> None:
+    model, optimizer = make(Blocks)
+    with pytest.raises(UsageError, match="waits for ever if ranks use different parameters"):
+        xbench.attach(model, optimizer, schedule="fsdp", unused_parameters=True)
+    with pytest.raises(UsageError, match="and not as bf16"):
+        xbench.attach(model, optimizer, schedule="fsdp", compress="bf16")
+    model.embed.weight.data = model.embed.weight.data.t().contiguous().t()  # type: ignore[union-attr, operator]
+    with pytest.raises(UsageError, match=r"fully_shard refuses this model: .*non-contiguous"):
+        xbench.attach(model, optimizer, schedule="fsdp")
+    assert type(model) is Blocks
+
+
 def a_rank_that_raises_alone_does_not_wait(rank: int, world: int) -> None:
     """Also where the error is a refusal of ours, as of a log of gradients on the first rank alone."""
     uses: dict[type[Exception], Callable[[torch.optim.Optimizer], object]] = {
@@ -246,18 +258,6 @@ def a_rank_that_raises_alone_does_not_wait(rank: int, world: int) -> None:
                     use(optimizer)
             else:
                 handle.model = nn.Linear(1, 1)  # it never detaches
-
-
-def models_that_are_refused(rank: int, world: int) -> None:
-    model, optimizer = make(Blocks)
-    with pytest.raises(UsageError, match="waits for ever if ranks use different parameters"):
-        xbench.attach(model, optimizer, schedule="fsdp", unused_parameters=True)
-    with pytest.raises(UsageError, match="and not as bf16"):
-        xbench.attach(model, optimizer, schedule="fsdp", compress="bf16")
-    model.embed.weight.data = model.embed.weight.data.t().contiguous().t()  # type: ignore[union-attr, operator]
-    with pytest.raises(UsageError, match=r"fully_shard refuses this model: .*non-contiguous"):
-        xbench.attach(model, optimizer, schedule="fsdp")
-    assert type(model) is Blocks
 
 
 if __name__ == "__main__":

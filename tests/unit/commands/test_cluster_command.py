@@ -53,14 +53,10 @@ def test_placements_are_a_column(run: Run, tmp_path: Path) -> None:
     assert record.placements == ["packed", "spread"]
 
 
-def test_how_fast_a_rigid_job_is_over_hosts_has_to_be_said(run: Run, tmp_path: Path) -> None:
+def test_a_rigid_job_over_hosts_is_as_fast_as_was_said(run: Run, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("name,arrival_s,gpus,duration_s\na,0,3,100\nb,0,3,100\nc,0,2,100\n")
     words = ["compare", "--trace", str(jobs), "--gpus", "8", "--gpus-per-host", "4", "--policies", "fifo"]
-    code, _, err = run(*words)
-    assert code == 2
-    assert "how fast job 'a' and 2 others would be over several hosts is not known" in err
-    assert "--across-hosts 0.8" in err
     code, out, _ = run(*words, "--across-hosts", "0.5")
     assert code == 0
     assert "The mean job completion time under fifo: 2.22 min. fifo is at most" in " ".join(out.split())
@@ -98,9 +94,6 @@ def test_a_window_counts_jobs_by_arrival(run: Run, tmp_path: Path) -> None:
 def test_a_csv_of_one_s_own(run: Run, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\nb,0,1,10\nc,5,0,10\n")
-    code, _, err = run("compare", "--trace", str(jobs), "--gpus", "1", "--policies", "fifo,srtf")
-    assert code == 2
-    assert "row 4" in err
     code, out, _ = run("compare", "--trace", f"plain:{jobs},rows=skip", "--gpus", "1", "--policies", "fifo,srtf")
     assert code == 0
     assert "srtf has the shortest mean job completion time: 60.0 s, 42.9 % less than fifo's." in " ".join(out.split())

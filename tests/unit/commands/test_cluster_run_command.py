@@ -193,14 +193,6 @@ def test_given_up_jobs_are_tried_again_with_resume_and_retries(run: Run, monkeyp
     assert run("--resume", "here", "--retries", "1")[0] == 2
 
 
-def test_a_job_for_more_slots_than_there_are_is_refused(run: Run) -> None:
-    Path("large.toml").write_text(JOBS.replace("speeds = { 1 = 1000.0, 2 = 2000.0 }", "gpus = 3"), encoding="utf-8")
-    code, _, err = run("large.toml")
-    assert code == 2
-    assert "gpus = 3, and the cluster has 2 slots" in " ".join(err.split())
-    assert not list(Path().rglob(LEDGER))
-
-
 def test_ray_that_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, err = run("jobs.toml", "--engine", "ray")

@@ -81,11 +81,6 @@ def test_json_holds_what_resolve_fills_in() -> None:
         assert row["cuda"] == spec.model_dump(include={"batch_size", "image_size", "seq_len"}, exclude_none=True)
 
 
-def test_names_and_json_are_not_both_printed() -> None:
-    with pytest.raises(SpecError, match="--names and --json exclude each other"):
-        workloads("--names", "--json")
-
-
 def test_the_table_fits_in_eighty_columns_and_shows_each_workload() -> None:
     lines = [line.rstrip() for line in workloads().splitlines()]
     assert {line.split()[0] for line in lines if line} >= set(WORKLOADS.names())

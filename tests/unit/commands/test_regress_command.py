@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from outcome import Refused
+from test_refusals import FILES
 
 from xbench import cli
 from xbench.commands import regress
@@ -16,25 +17,6 @@ from xbench.regress import checkout
 from xbench.regress.baseline import AA_PAIRS
 from xbench.regress.protocol import VERSION
 from xbench.report.kinds.regression import LIMIT_BYTES
-
-SUITE = """
-[regress]
-budget_minutes = 1
-
-[[regress.check]]
-name = "step"
-workload = "transformer-tiny"
-modes = ["ddp"]
-fabric = "local:ranks=2"
-metrics = ["step_time"]
-
-[[regress.check]]
-name = "sent"
-workload = "transformer-tiny"
-modes = ["ddp"]
-fabric = "local:ranks=2"
-metrics = ["wire_bytes"]
-"""
 
 
 @pytest.fixture
@@ -46,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(checkout, "Running", never)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "xbench.toml").write_text(SUITE)
+    (tmp_path / "xbench.toml").write_text(FILES["xbench.toml"])
     return tmp_path
 
 
@@ -61,7 +43,7 @@ def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: R
     other = Path(__file__).parents[2] / "golden" / "comparison-v1.json"
     assert "is a comparison record and no baseline" in refused("regress", "check", "--baseline", other)
     (place / "results").write_text("a file")
-    assert "the baseline: " in refused("regress", "baseline", "--output", place / "runs")
+    assert "the baseline: " in refused("regress", "baseline")
 
 
 def test_other_revisions_can_ask_which_protocol_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:

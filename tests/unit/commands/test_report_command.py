@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from outcome import Outcome, Run
 
-from xbench.commands.options import BESIDE, Output, path_beside, resolve
+from xbench.commands.report import BESIDE, path_beside, resolve
 from xbench.errors import SpecError
 from xbench.records import dump, load, save
 
@@ -62,12 +62,9 @@ def test_a_format_without_a_file_goes_beside_the_record(tmp_path: Path, results:
 
 def test_outputs_are_in_the_order_of_the_formats_and_leave_out_what_was_not_asked_for(tmp_path: Path) -> None:
     asked = {"html": BESIDE, "trace": BESIDE, "markdown": "-", "csv": None, "junit": BESIDE}
-    assert resolve(asked, [tmp_path / "x.json"]) == [
-        Output("html", str(tmp_path / "x.html")),
-        Output("trace", str(tmp_path / "x.trace.json")),
-        Output("markdown", "-"),
-        Output("junit", str(tmp_path / "x.junit.xml")),
-    ]
+    beside = {name: str(tmp_path / f"x.{end}") for name, end in (("html", "html"), ("trace", "trace.json"))}
+    found = resolve(asked, [tmp_path / "x.json"])
+    assert list(found.items()) == [*beside.items(), ("markdown", "-"), ("junit", str(tmp_path / "x.junit.xml"))]
 
 
 def test_two_formats_never_share_a_target(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ import click
 import pytest
 from code_blocks import (
     PAGES,
-    PROGRAMS,
     REASONS,
     ROOT,
     Block,
@@ -50,7 +49,6 @@ COMMANDS = command_blocks()
 PYTHON = python_blocks()
 LAUNCHING = ("compare", "profile", "tune", "converge")
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-NEVER_TYPED_FOR_REAL = PROGRAMS - {"xbench", "python", "jq"}
 UPDATE = bool(os.environ.get("XBENCH_UPDATE_GOLDEN"))
 
 

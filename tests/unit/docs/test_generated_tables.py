@@ -46,19 +46,5 @@ def test_the_commands_of_regress_have_their_options_from_the_command_line() -> N
     assert sorted(tables) == ["check", "init"]
 
 
-def test_a_table_says_what_help_says() -> None:
-    table = OPTIONS.table("compare", "compare.md")
-    assert "| `--rounds N` | Timed blocks of each mode per launch (1 to 1\u202f000). Default: `4`. |\n" in table
-    assert (
-        "| `--compress none\\|bf16` | Type that fp32 gradients are sent as, in every mode. Default: `none`. [More](#"
-        in table
-    )
-
-
-def test_a_table_of_a_command_that_is_not_there_is_refused() -> None:
-    with pytest.raises(LookupError, match="no command xbench comprae"):
-        OPTIONS.table("comprae", "compare.md")
-
-
 def _page(name: str) -> str:
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")

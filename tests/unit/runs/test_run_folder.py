@@ -26,7 +26,7 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monke
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match=r"--output: '.*file/.*' cannot be made: Not a directory"):
+    with pytest.raises(SpecError, match=r"XBENCH_RESULTS: '.*file/.*' cannot be made: Not a directory"):
         new_run_folder(tmp_path / "file", "profile-a")
 
 

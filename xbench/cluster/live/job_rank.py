@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from xbench.imports import uncollected
+from xbench.interpreter import uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import numpy as np

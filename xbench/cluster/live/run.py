@@ -18,10 +18,9 @@ from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
 from xbench.cluster.live.ledger import Ledger, RunRequest, RunStarted
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
-from xbench.config import RUNS
 from xbench.errors import Interrupted, SpecError
 from xbench.interrupts import interrupts_held
-from xbench.record_files import RECORD
+from xbench.record_files import RECORD, results_folder
 from xbench.records import LiveRun
 from xbench.runs.frames import LiveFrame, write_frame
 from xbench.runs.run_folder import keep, new_run_folder
@@ -56,7 +55,7 @@ def begin(jobs: Path, request: RunRequest, slots: int | None, folder: Path | Non
     try:
         began = began.model_copy(update={"slots": slots or engine.slots})
         state = State(began)
-        ledger = Ledger.begin(folder or new_run_folder(RUNS, "cluster"), began)
+        ledger = Ledger.begin(folder or new_run_folder(results_folder(), "cluster"), began)
     except BaseException:
         engine.close()
         raise

@@ -25,7 +25,7 @@ def test_they_find_it_where_python_m_did(first: str, shared: bool, monkeypatch: 
 
 CHILDREN = """
 import multiprocessing, os, signal, sys, time
-from xbench.child_processes import end_children
+from xbench.interpreter import end_children
 
 
 def wait(deaf, ready):
@@ -59,7 +59,7 @@ def test_a_rank_that_leaves_at_once_ends_its_loaders_workers(tmp_path: Path) -> 
 
 FORK = """\
 import gc, os
-from xbench.child_processes import keep_garbage_from_children
+from xbench.interpreter import keep_garbage_from_children
 from xbench.workloads.batches import Loader
 class Tensor:
     def __del__(self):

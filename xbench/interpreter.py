@@ -1,4 +1,4 @@
-"""Processes that this one starts through `multiprocessing`, such as a data loader's workers."""
+"""Garbage collection of programs that have torch, and the children that they start through `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ import functools
 import gc
 import multiprocessing
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 ENDING_S = 1.0
 """Time for all of them to end by themselves, before they are killed [s]."""
+
+
+@contextmanager
+def uncollected(*, program: bool) -> Iterator[None]:
+    """Context for imports of a program in which no garbage is collected, and whose objects later collections leave out.
+
+    Torch and its compiler make a million objects that stay. The collector would search them again and again: a fifth of
+    the processor's time of a rank's start. If `program` is False, it does nothing: an interpreter that ends without
+    `os._exit` would report the objects that were left out as leaks.
+    """
+    if not program:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @functools.cache
