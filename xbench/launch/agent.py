@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 ENDING_S = 3.0
-GUARD = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "launch_guard.py"), "any")
+GUARD = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "launch_guard.py"))
 AGENT = (sys.executable, "-I", "-S", __file__)
 """The words before HOSTS."""
 
@@ -50,10 +50,11 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     held = [int(number) for number in os.environ.get("XBENCH_HELD", "").split()]  # a lock, kept open while ranks live
     started: list[subprocess.Popen[bytes]] = []
+    command = [*GUARD, str(os.getpid()), *argv[5:]]
     try:
         for local_rank in range(ranks):
             env = os.environ | rank_variables(hosts, ranks, host, local_rank, address, port)
-            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held))
+            started.append(subprocess.Popen(command, env=env, start_new_session=True, pass_fds=held))
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # an agent that polled would take time from its ranks

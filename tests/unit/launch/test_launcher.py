@@ -53,7 +53,7 @@ def test_the_guard_pins_and_becomes_the_command():
     env = {**os.environ, "XBENCH_CORES": json.dumps([[], [core]]), "LOCAL_RANK": "1"}
     body = "import os; print(os.sched_getaffinity(0), os.getpid())"
     process = subprocess.Popen(
-        [*GUARD, "any", sys.executable, "-S", "-c", body], env=env, stdout=subprocess.PIPE, text=True
+        [*GUARD, str(os.getpid()), sys.executable, "-S", "-c", body], env=env, stdout=subprocess.PIPE, text=True
     )
     said, _ = process.communicate()
     assert said == f"{{{core}}} {process.pid}\n"
@@ -65,9 +65,9 @@ def test_the_guard_refuses_a_parent_that_is_not_ours():
 
 def test_what_is_guarded_dies_with_its_parent(tmp_path):
     body = (
-        "import subprocess, sys, time\n"
+        "import os, subprocess, sys, time\n"
         "from xbench.launch_guard import GUARD\n"
-        "child = subprocess.Popen([*GUARD, 'any', '/bin/sleep', '600'])\n"
+        "child = subprocess.Popen([*GUARD, str(os.getpid()), '/bin/sleep', '600'])\n"
         "time.sleep(0.5)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"
