@@ -187,14 +187,14 @@ class RunSpec(Spec):
 
     @property
     def tunes_ranks(self) -> bool:
-        """True if ranks are tuned (`host.tuning`). Only ranks that compute on CPUs are."""
+        """True if ranks are tuned (`host_tuning`). Only ranks that compute on CPUs are."""
         return bool(self.host_tuning) and self.device == "cpu"
 
     @property
     def profiles_apart(self) -> bool:
         """True if the launch that profiles times nothing: its ranks' memory would not be that of a plain script.
 
-        It is so for ranks on CPUs without host tuning (`host.tuning`): the page faults of a step depend on what the
+        It is so for ranks on CPUs without host tuning (`host_tuning`): the page faults of a step depend on what the
         process has freed before. Ranks that another program starts are started once, and time their blocks there.
         """
         untuned = self.host_tuning is False and self.device == "cpu"
