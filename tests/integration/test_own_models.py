@@ -194,7 +194,7 @@ def make():
 @pytest.mark.parametrize(
     ("mode", "batches", "doing", "blocks"),
     [
-        ("wfbp", 7, "round 2 wfbp step 3: computing", {(0, "ddp"), (0, "wfbp")}),  # five steps of a block, and two
+        ("wfbp", 7, "round 2 wfbp step 2: computing", {(0, "ddp"), (0, "wfbp")}),  # six steps of a block, and one
         ("auto", 1, "trying .*", set()),
     ],
 )
