@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
 # Integration tests that judge no time and look only at what they started, the longest first: two of these files run at
-# once. test_host stays apart from test_launch: each cleans up after dead runs of the whole machine.
+# once. test_launch is not among them: it cleans up after dead runs of the whole machine.
 BESIDE := $(foreach name,schedules compiled_modes failed_runs,tests/integration/test_$(name).py) tests/gpu \
 	$(foreach name,given_ranks ray live_cluster training_steps,tests/integration/test_$(name).py) tests/browser \
 	$(foreach name,library_models killed_runs runs live_job sharded regress host \

@@ -1,4 +1,4 @@
-"""How this xbench and other packages were installed, and the command that adds some. xbench is on no package index.
+"""The source of this xbench and of other packages, and the command that adds some. xbench is on no package index.
 
 Uses the standard library alone.
 """

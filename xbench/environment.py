@@ -67,7 +67,7 @@ PROBES = {"torch": PREFLIGHT, "nvml": (sys.executable, "-P", "-m", "xbench.profi
 """Commands that write the facts of torch and of NVML, as one JSON object."""
 
 NO_WORKLOADS = '{"workloads": [], "device": "auto", "ranks_per_host": 1}'
-"""What the preflight is asked for the facts of torch alone."""
+"""The request to the preflight for the facts of torch alone."""
 
 NAMESPACES = (
     "run xbench as root, or: sysctl -w user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0"

@@ -360,7 +360,7 @@ def program(code: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes time, or depends on who else is busy, is not looked at."""
+    """The findings leave out the probes that take time or depend on other processes."""
     monkeypatch.setattr(environment, "shaped_obstacle", lambda: None)
     monkeypatch.setattr(environment, "noise_warnings", lambda: [])
 

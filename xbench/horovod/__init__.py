@@ -28,7 +28,7 @@ LOCAL_VERSION = "xbench"
 """Suffix of the version, after '+', of a build by `make horovod`."""
 
 INSTALL = "make horovod in a checkout of xbench"
-"""What builds it, as the subject of a sentence."""
+"""The code that builds it, as the subject of a sentence."""
 
 
 FUSION_MIB, CYCLE_MS = 128.0, 1.0

@@ -58,7 +58,7 @@ class Probes:
     notices_s: float = 0.0
     """Time after which `state` shows that a rank is stopped [s]."""
     vanished: str | None = None
-    """What is said of a rank that is gone or stopped, if nobody can tell which."""
+    """Return the words for a rank that is gone or stopped, if nobody can tell which."""
 
 
 class Reader(Protocol):

@@ -1,4 +1,4 @@
-"""What tells a slow host from a slow link: exchanges between pairs of hosts, and a process's use of processors.
+"""Tell a slow host from a slow link: exchanges between pairs of hosts, and a process's use of processors.
 
 An all-reduce is as slow as its slowest link, and does not tell which one that is. So one rank of each host exchanges
 messages with one other host after the other. Pairs of a round share no host, and run at once. Each pair meets for a

@@ -39,7 +39,7 @@ class Recipe(ABC):
     batch_size: int = 0
     """Samples of a batch that the recipe itself chooses, known once `batch` was called; 0: they cannot be told."""
     variation: Variation | None = None
-    """How batches differ by rank, if the user has said it, known once `model` was called."""
+    """The difference of batches by rank, if the user has said it, known once `model` was called."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec

@@ -1,4 +1,4 @@
-"""How long and how many launches are, who is launched when, what is kept, and what happens when launches fail."""
+"""A session of launches: their order, number and length, the record that it keeps, and launches that fail."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_disturbed_block_is_flagged_and_kept() -> None:
 
 
 MAKERS = {"ddp": comparison_record, "": profile_record}
-"""What makes the record of a run of these modes."""
+"""The builder of the record of a run of these modes."""
 
 
 @pytest.mark.parametrize("modes", MAKERS, ids=["comparison", "profile"])

@@ -85,7 +85,7 @@ def test_a_micro_batch_that_sends_nothing_belongs_to_the_step_that_sends() -> No
 
 
 def test_a_trace_of_a100s_closes_its_buckets_at_the_same_gradients_in_every_step() -> None:
-    """From facebookresearch/HolisticTraceAnalysis, tests/data/nccl_parser_config, without events that steps ignore."""
+    """A trace of facebookresearch/HolisticTraceAnalysis (tests/data/nccl_parser_config), cut to the events of steps."""
     from xbench.traces.json_stream import TraceFile
 
     file = TraceFile(DATA / "resnet50-ddp-2gpu-a100.json.gz")

@@ -1,4 +1,4 @@
-"""What `build` makes: shapes, sizes, seeds, dtypes, on CPU and meta; recurrent networks; checkpointed blocks."""
+"""`build` makes workloads: shapes, sizes, seeds, dtypes, on CPU and meta; recurrent networks; checkpointed blocks."""
 
 import copy
 import random

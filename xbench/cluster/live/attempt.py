@@ -141,7 +141,7 @@ class Engine(Protocol):
 
 
 def attempt_of(job: JobEntry, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
-    """What the ranks of a job on these slots are told. Raises SpecError for an unknown workload."""
+    """Return the settings of the ranks of a job on these slots. Raises SpecError for an unknown workload."""
     spec = parse_workload(job.workload, seed=job.seed)
     drawn = family_of(spec.name) != "factory"
     return AttemptSpec(

@@ -97,7 +97,7 @@ class BatchSamples:
 
 
 class Order:
-    """Which samples each step (from 0) has: no torch in it, and the same for every number of workers."""
+    """The samples of each step (from 0): no torch in it, and the same for every number of workers."""
 
     def __init__(self, seed: int, count: int, batch_size: int) -> None:
         if batch_size > count:

@@ -35,7 +35,7 @@ Ending = Literal["stopped", "finished", "failed", "lost"]
 
 
 class RunRequest(Part):
-    """What the user asked for. `restart_s`: cost of a start as the policy assumes it, a job's first start included.
+    """The settings of a live run. `restart_s`: cost of a start as the policy assumes it, a job's first start included.
 
     `address`: that of a Ray cluster.
     """

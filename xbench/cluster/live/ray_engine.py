@@ -220,9 +220,9 @@ class RayRunning(Running):
         self._begun_s = time.monotonic()
         self._deadline_s = 0.0
         self._whys: dict[int, str] = {}
-        """By rank, what became of workers that failed."""
+        """The outcome of each worker that failed, by rank."""
         self._verdict_s: float | None = None
-        """When a crash is a crash at last; None while no worker has failed."""
+        """The time from which a failure counts as a crash; None while no worker has failed."""
         self._certain = False
         """True once a rank has died by itself."""
         self._silent = False

@@ -427,7 +427,7 @@ class Alternate(Policy):
             yield job, Grant(wanted)
 
     def look_again_s(self, now_s: float) -> float | None:
-        """When the next part ends, if the job's speed is what it is thought to be; soon in any case."""
+        """The end of the next part at the speed that is assumed of the job; soon in any case."""
         job = self._job
         if job is None or not job.gpus or self._changes == self.times:
             return None

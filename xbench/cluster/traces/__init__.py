@@ -271,7 +271,7 @@ _FILES = {
     "pollux/yolov3/scalability.csv": "feb460a4afaa48073fbd3387b7aa610b414166b0e68ff66d4374a73ed4b930bc",
 }
 PUBLIC = {"itp": "raw-traces.tar.gz", "philly": "philly.csv", "pollux": ""}
-"""What the loader of each kind reads, in the folder of its name; empty: the folder itself."""
+"""The file that the loader of each kind reads, in the folder of its name; empty: it reads the whole folder."""
 
 
 def public_path(kind: str) -> Path:

@@ -1,4 +1,4 @@
-"""What all figures share: readable units, names that fit on an axis, marks, and texts beside a plot.
+"""The parts that all figures share: readable units, names that fit on an axis, marks, and texts beside a plot.
 
 Modes differ in colour and in shape. The colours are Okabe and Ito's, which people with any kind of colour vision can
 tell apart. Seven colours and eight shapes give 56 modes a mark of their own.
