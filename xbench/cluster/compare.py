@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xbench import records
 from xbench.cluster.bounds import bound_s
 from xbench.cluster.jobs import on_hosts
 from xbench.cluster.metrics import ClusterMoment, Simulated, Window, check_window, grows, metrics
@@ -32,17 +33,6 @@ from xbench.cluster.simulator import check_cluster, check_jobs, simulate
 from xbench.cluster.traces import Trace
 from xbench.errors import RecordError, SpecError
 from xbench.record_files import now
-from xbench.records import (
-    ClusterComparison,
-    ClusterCurve,
-    ClusterResult,
-    ClusterRun,
-    ClusterSpan,
-    LiveRun,
-    TraceRecord,
-    load,
-    of_kind,
-)
 from xbench.stats.regression import signed_rank
 from xbench.units import format_duration, format_percent
 from xbench.version import __version__
@@ -109,7 +99,7 @@ class Scenario(NamedTuple):
         return f"{self.policy}, restarts of {self.restart_s:g} s{placed}"
 
 
-def compare(request: ComparisonRequest, command: str, report: Callable[[str], None]) -> ClusterComparison:
+def compare(request: ComparisonRequest, command: str, report: Callable[[str], None]) -> records.ClusterComparison:
     """Simulate every combination. Raises SpecError, before the first, if one cannot serve the trace."""
     traces = _traces(request)
     first = traces[request.seeds[0]]
@@ -118,11 +108,11 @@ def compare(request: ComparisonRequest, command: str, report: Callable[[str], No
         bounds = {seed: bound_s(trace.jobs, request.cluster()) for seed, trace in traces.items()}
     runs, curves, spans = _simulated(request, traces, bounds, report)
     results = _results(request, runs)
-    return ClusterComparison(
+    return records.ClusterComparison(
         created=now(),
         command=command,
         xbench=__version__,
-        trace=TraceRecord(
+        trace=records.TraceRecord(
             asked=request.text,
             name=first.name,
             jobs=len(first.jobs),
@@ -177,7 +167,7 @@ def _simulated(
     traces: Mapping[int | None, Trace],
     bounds: Mapping[int | None, float | None],
     report: Callable[[str], None],
-) -> tuple[list[ClusterRun], list[ClusterCurve], list[ClusterSpan]]:
+) -> tuple[list[records.ClusterRun], list[records.ClusterCurve], list[records.ClusterSpan]]:
     """All simulations; curves of the first trace, and spans of its first restart cost and placement."""
     runs, curves, spans = [], [], []
     scenarios = request.scenarios
@@ -196,7 +186,7 @@ def _simulated(
                 curves.append(_curve(scenario, simulated, counted))
             if is_drawn and scenario[1:] == scenarios[0][1:]:
                 spans += [
-                    ClusterSpan(
+                    records.ClusterSpan(
                         policy=scenario.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s
                     )
                     for span in simulated.spans
@@ -204,10 +194,10 @@ def _simulated(
     return runs, curves, spans
 
 
-def _curve(scenario: Scenario, simulated: Simulated, counted: frozenset[str]) -> ClusterCurve:
+def _curve(scenario: Scenario, simulated: Simulated, counted: frozenset[str]) -> records.ClusterCurve:
     jct_s = np.percentile([job.jct_s for job in simulated.finished if job.job.name in counted], range(101)).tolist()
     at_s, held, waiting = thinned(simulated.moments, WINDOWS)
-    return ClusterCurve(**scenario._asdict(), jct_s=jct_s, at_s=at_s, held=held, waiting=waiting)
+    return records.ClusterCurve(**scenario._asdict(), jct_s=jct_s, at_s=at_s, held=held, waiting=waiting)
 
 
 def thinned(moments: Sequence[ClusterMoment], windows: int) -> tuple[list[float], list[float], list[float]]:
@@ -223,7 +213,7 @@ def thinned(moments: Sequence[ClusterMoment], windows: int) -> tuple[list[float]
     return ((edges[:-1] + edges[1:]) / 2).tolist(), means[0], means[1]
 
 
-def _results(request: ComparisonRequest, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
+def _results(request: ComparisonRequest, runs: Sequence[records.ClusterRun]) -> list[records.ClusterResult]:
     """Each combination against the reference at its cost and placement, against the bound, and the first placement."""
     by_scenario = {(Scenario(run.policy, run.restart_s, run.placement), run.seed): run for run in runs}
     results = []
@@ -250,7 +240,7 @@ def _results(request: ComparisonRequest, runs: Sequence[ClusterRun]) -> list[Clu
             [run.unfinished_middle or 0.0 for run in scenario_runs],
             [run.unfinished_end or 0.0 for run in scenario_runs],
         )
-        results.append(ClusterResult(**scenario._asdict(), **values, growing=growing))
+        results.append(records.ClusterResult(**scenario._asdict(), **values, growing=growing))
     return results
 
 
@@ -300,14 +290,14 @@ def _measured_cost_s(text: str) -> float:
     if not (text.endswith(".json") or os.sep in text or Path(text).is_file()):
         hint = f"write 0,10,30, or the file of {MEASURES}"
         raise SpecError(f"{text!r} is not a number of seconds", hint=hint)
-    record = load(Path(text))
-    run = of_kind(record, LiveRun)
+    record = records.load(Path(text))
+    run = records.of_kind(record, records.LiveRun)
     if run is None or run.overhead_s is None:
         raise RecordError(f"{text} is a {record.kind} record, which measured no restart", hint=f"{MEASURES} makes one")
     return round(run.overhead_s, 3)
 
 
-def findings(results: Sequence[ClusterResult]) -> list[str]:
+def findings(results: Sequence[records.ClusterResult]) -> list[str]:
     """The conclusions, the answer first. `results` are in the order of policies, restart costs and placements."""
     conditions = list(dict.fromkeys((result.restart_s, result.placement) for result in results))
     costs = {restart_s for restart_s, _ in conditions}
@@ -325,7 +315,7 @@ def findings(results: Sequence[ClusterResult]) -> list[str]:
     return sentences + _placed(results)
 
 
-def _best(results: Sequence[ClusterResult], condition: str) -> str:
+def _best(results: Sequence[records.ClusterResult], condition: str) -> str:
     """Sentence on the best policy at one restart cost and placement."""
     ranked = sorted(results, key=lambda result: result.jct_mean_s)
     best, reference = ranked[0], results[0].policy
@@ -347,7 +337,7 @@ def _best(results: Sequence[ClusterResult], condition: str) -> str:
     return f"{shortest}; {ranked[1].policy} is next with {format_duration(ranked[1].jct_mean_s)}."
 
 
-def growth_warnings(results: Sequence[ClusterResult], runs: Sequence[ClusterRun]) -> list[str]:
+def growth_warnings(results: Sequence[records.ClusterResult], runs: Sequence[records.ClusterRun]) -> list[str]:
     """A warning if the queue under any policy still grows when the last job comes; else an empty list."""
     counts: dict[str, str] = {}
     for result in results:
@@ -366,7 +356,7 @@ def growth_warnings(results: Sequence[ClusterResult], runs: Sequence[ClusterRun]
     ]
 
 
-def above(result: ClusterResult) -> str:
+def above(result: records.ClusterResult) -> str:
     """The gap in words: 'at most 12.3 % above the optimum'."""
     gap = result.gap or 0.0
     if gap < 0.0005:
@@ -374,7 +364,7 @@ def above(result: ClusterResult) -> str:
     return f"at most {format_percent(gap, 0 if gap >= 1 else 1)} above the optimum"
 
 
-def _placed(results: Sequence[ClusterResult]) -> list[str]:
+def _placed(results: Sequence[records.ClusterResult]) -> list[str]:
     """Sentences on the cost of the other placements, at the first restart cost."""
     first = results[0]
     sentences = []

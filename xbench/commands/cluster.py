@@ -8,16 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from xbench.commands.options import (
-    check_json,
-    check_targets,
-    csv_option,
-    json_option,
-    show_result,
-    takes,
-    write_csv,
-    write_json,
-)
+from xbench.commands import options
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import choice, option, parsed, whole
 from xbench.output_files import check_folder
@@ -74,9 +65,10 @@ class CompareConfig:
 
 
 @cluster.command("compare", short_help="Simulate a trace of jobs under several policies.")
-@takes(
+@options.takes(
     CompareConfig, "trace", "policies", "gpus", "costs", "gpus_per_host", "placement", "across_hosts", "seeds",
-    "window", csv_option("Write a CSV with one row a simulation; with - it goes to stdout."), json_option,
+    "window", options.csv_option("Write a CSV with one row a simulation; with - it goes to stdout."),
+    options.json_option,
 )  # fmt: skip
 def compare_command(config: CompareConfig, csv_to: str | None, json_to: str | None) -> None:
     """Simulate a trace of jobs under several policies, and say which completes jobs soonest.
@@ -91,7 +83,7 @@ def compare_command(config: CompareConfig, csv_to: str | None, json_to: str | No
     from xbench.cluster.traces import Trace, load_trace
     from xbench.report.console import make_console
 
-    check_targets({"--json": json_to, "--csv": csv_to})
+    options.check_targets({"--json": json_to, "--csv": csv_to})
     policies = parsed("--policies", parse_policies, config.policies)
     costs = parsed("--restart-cost", parse_costs, config.costs)
     for name, value in (("--placement", config.placement), ("--across-hosts", config.across_hosts)):
@@ -120,9 +112,9 @@ def compare_command(config: CompareConfig, csv_to: str | None, json_to: str | No
     )
     record = compare(asked, command_line(), lambda said: console.print(said, highlight=False, markup=False))
     console.print()
-    show_result(record, json_to, csv_to)
-    write_json(record, json_to)
-    write_csv(record, csv_to)
+    options.show_result(record, json_to, csv_to)
+    options.write_json(record, json_to)
+    options.write_csv(record, csv_to)
 
 
 def _seeds(trace: str, seeds: int | None) -> tuple[int | None, ...]:
@@ -168,9 +160,9 @@ class LiveConfig:
 
 @cluster.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
 @click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
-@takes(
+@options.takes(
     LiveConfig, "policy", "restarts", "engine", "slots", "device", "address", "retries", "restart_s", "folder",
-    "resume", json_option,
+    "resume", options.json_option,
 )  # fmt: skip
 def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> None:
     """Run real jobs on this machine or a Ray cluster, under a policy.
@@ -184,7 +176,7 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
     from xbench.cluster.policies import parse_policy
     from xbench.report.console import make_console
 
-    check_json(json_to)
+    options.check_json(json_to)
     console, context = make_console(), click.get_current_context()
 
     def say(told: str) -> None:
@@ -215,8 +207,8 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
         request = RunRequest(created=now(), command=command_line(), policy=policy, **fields)
         record = live.begin(jobs, request, config.slots, folder, say)
     console.print()
-    show_result(record, json_to)
-    write_json(record, json_to)
+    options.show_result(record, json_to)
+    options.write_json(record, json_to)
     failed = [job.name for job in record.jobs if job.status == "failed"]
     if failed:
         raise RunError(f"{len(failed)} of {counted(len(record.jobs), 'job')} failed: {', '.join(failed)}")

@@ -23,22 +23,7 @@ from xbench.registry import Entry
 from xbench.schedules import obstacle
 from xbench.spec import WorkloadSpec
 from xbench.units import format_count
-from xbench.workloads.catalog import (
-    WORKLOADS,
-    facts_of,
-    family_of,
-    installed_models,
-    sequence_facts_of,
-    unknown_workload,
-)
-from xbench.workloads.libraries import (
-    LIBRARIES,
-    check_installed,
-    check_known,
-    library_models,
-    library_summary,
-    split_library,
-)
+from xbench.workloads import catalog, libraries
 from xbench.workloads.parse import resolve
 
 WHAT = {
@@ -89,17 +74,17 @@ def listing(what: str | None, word: str, names: bool, as_json: bool, most: int |
 
 def _rows(what: str, word: str) -> list[dict[str, Any]]:
     """Return the rows whose name holds the word. Raises SpecError where there is none."""
-    library = split_library(word) if what == "workloads" else None
+    library = libraries.split_library(word) if what == "workloads" else None
     if library is not None:
-        check_installed(library[0])
+        libraries.check_installed(library[0])
     rows = workload_rows(library and library[0]) if what == "workloads" else _table_rows(what)
     found = [row for row in rows if word.lower() in row["name"].lower()]
     if found:
         return found
     if library is not None:
-        check_known(word)
+        libraries.check_known(word)
     if what == "workloads":
-        raise unknown_workload(word)
+        raise catalog.unknown_workload(word)
     raise unknown("policy" if what == "policies" else what[:-1], word, [row["name"] for row in rows])
 
 
@@ -170,23 +155,23 @@ def workload_rows(library: str | None = None) -> list[dict[str, Any]]:
     `cpu` and `cuda` hold the default sizes on the device. Values unknown without torch are None: those of timm.
     """
     if library is None:
-        summaries = {entry.name: entry.summary for entry in WORKLOADS}
-        summaries |= {name: f"torchvision's {name}" for name in sorted(installed_models() - summaries.keys())}
+        summaries = {entry.name: entry.summary for entry in catalog.WORKLOADS}
+        summaries |= {name: f"torchvision's {name}" for name in sorted(catalog.installed_models() - summaries.keys())}
     else:
-        summaries = {name: library_summary(name) for name in library_models(library)}
+        summaries = {name: libraries.library_summary(name) for name in libraries.library_models(library)}
     rows = []
     for name, summary in summaries.items():
-        family = "vision" if library == "timm" else family_of(name)
+        family = "vision" if library == "timm" else catalog.family_of(name)
         row: dict[str, Any] = {"name": name, "family": family, "summary": summary, "parameters": None, "input": None}
         if library == "timm":
             rows.append(row | {"cpu": None, "cuda": None})
             continue
         if family == "vision":
-            facts = facts_of(name)
+            facts = catalog.facts_of(name)
             sizes = f"{facts.multiple}, {2 * facts.multiple}, …" if facts.multiple > 1 else f"≥ {facts.minimum}"
             row |= {"parameters": facts.parameters, "input": f"{sizes} px"}
         elif family in ("text", "speech"):
-            sequences = sequence_facts_of(name)
+            sequences = catalog.sequence_facts_of(name)
             limit = f"≤ {sequences.positions} " if sequences.positions else ""
             row |= {"parameters": sequences.parameters, "input": limit + sequences.unit}
         elif family == "synthetic":
@@ -235,8 +220,8 @@ def _sizes(sizes: dict[str, int], sequence_unit: str) -> str:
 def _print_libraries() -> None:
     """Print a line for each library: how many models it has, or how it is installed."""
     click.echo()
-    for prefix, module in LIBRARIES.items():
-        count = len(library_models(prefix))
+    for prefix, module in libraries.LIBRARIES.items():
+        count = len(libraries.library_models(prefix))
         remedy = f"xbench list workloads {prefix}/ lists them" if count else install_extra(prefix)
         click.echo(f"{prefix}/NAME: {f'{count} ' if count else ''}models of {module}: {remedy}")
 

@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xbench.commands.options import (
-    STDOUT,
-    ResultPath,
-    ThemedCommand,
-    check_targets,
-    csv_option,
-    examples,
-    json_option,
-    show_result,
-    takes,
-    verbose_option,
-    write_csv,
-    write_json,
-)
+from xbench.commands import options
 from xbench.config import read_fabric
 from xbench.errors import SpecError
 from xbench.option_fields import choice, option, option_of, parsed
@@ -153,19 +140,19 @@ def _planned(path: Path) -> object:
 
 @click.command(
     "plan",
-    cls=ThemedCommand,
+    cls=options.ThemedCommand,
     short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.",
-    epilog=examples(
+    epilog=options.examples(
         "xbench plan latest --rate 10gbit --workers 16",
         "xbench plan latest --emit ddp",
         "xbench plan latest --workers 2..2048 --topology hierarchical:gpus=8",
     ),
 )
-@click.argument("profile", type=ResultPath(_planned))
-@takes(
+@click.argument("profile", type=options.ResultPath(_planned))
+@options.takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "topology",
-    "compute_scale", "error_band", "job", json_option,
-    csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), verbose_option,
+    "compute_scale", "error_band", "job", options.json_option,
+    options.csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), options.verbose_option,
 )  # fmt: skip
 def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | None, verbose: bool) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
@@ -183,7 +170,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | N
     from xbench.report.console import make_console
     from xbench.report.planned import FOR_DDP, fastest_in_ddp, show_planned
 
-    check_targets({"--json": json_to}, [profile])
+    options.check_targets({"--json": json_to}, [profile])
     emit = config.emit
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
@@ -204,9 +191,9 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | N
     record = to_profile(planned, command_line())
     console = make_console(stderr=emit != "table" or json_to == "-")
     show_planned(planned, console, chosen=wanted, table=emit == "table", in_ddp=emit == "ddp")
-    write_json(record, json_to)
+    options.write_json(record, json_to)
     if emit == "json":
-        write_json(record, STDOUT)
+        options.write_json(record, options.STDOUT)
     if wanted is not None and emit == "python":
         _paste_attach(planned, wanted, json_to, console)
     elif wanted is not None and emit == "ddp":
@@ -414,7 +401,7 @@ def _scale(
     from xbench.planning.scenario import Change, what_if
     from xbench.planning.topology import parse_topology
 
-    check_targets({"--json": json_to, "--csv": csv_to}, [profile])
+    options.check_targets({"--json": json_to, "--csv": csv_to}, [profile])
     topology = parse_topology(config.topology or "ring")
     request = Request(topology, workers, parse_scaled_modes(config.modes), config.error_band)
     measured = read(profile, config.job)
@@ -425,6 +412,6 @@ def _scale(
         **config.of_link(measured),
     )
     record = to_record(what_if(measured, change), request, command_line())
-    show_result(record, json_to, csv_to, verbose=verbose)
-    write_json(record, json_to)
-    write_csv(record, csv_to)
+    options.show_result(record, json_to, csv_to, verbose=verbose)
+    options.write_json(record, json_to)
+    options.write_csv(record, csv_to)

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.options import (
-    STDOUT,
-    ThemedCommand,
-    check_targets,
-    examples,
-    is_latest,
-    json_option,
-    latest,
-    verbose_option,
-    write_json,
-    write_text,
-)
+from xbench.commands import options
 from xbench.errors import SpecError
 from xbench.output_files import is_regular
 from xbench.record_files import RECORD
@@ -45,9 +34,9 @@ def _format_option(name: str, text: str) -> Callable[[F], F]:
 
 @click.command(
     "report",
-    cls=ThemedCommand,
+    cls=options.ThemedCommand,
     short_help="Show a saved result again; needs neither torch nor a GPU.",
-    epilog=examples(
+    epilog=options.examples(
         "xbench report latest",
         "xbench report latest --html",
         "xbench report before.json after.json --html compared.html",
@@ -60,8 +49,8 @@ def _format_option(name: str, text: str) -> Callable[[F], F]:
 @_format_option("markdown", "Short, for a pull request; layers and environment folded.")
 @_format_option("csv", "Tidy tables: samples, and beside FILE steps, modes and layers.")
 @_format_option("junit", "JUnit XML for CI systems, one case a mode.")
-@json_option
-@verbose_option
+@options.json_option
+@options.verbose_option
 def report(
     results: tuple[Path, ...], show_all: bool, json_to: str | None, verbose: bool, **formats: str | None
 ) -> None:
@@ -75,10 +64,12 @@ def report(
     use = _rendered_trace if formats["trace_to"] is not None else load
     if not results:
         if json_to is not None:  # a RESULT that stands after --json would be read as its FILE
-            check_targets({"--json": json_to}, [Path(json_to)], "name the result first, and {option} FILE after it")
-        results = (latest(use),)
+            options.check_targets(
+                {"--json": json_to}, [Path(json_to)], "name the result first, and {option} FILE after it"
+            )
+        results = (options.latest(use),)
         click.echo(f"the latest run: {results[0]}", err=True)
-    results = tuple(latest(use) if is_latest(path) else path for path in results)
+    results = tuple(options.latest(use) if options.is_latest(path) else path for path in results)
     asked = {name: formats[f"{name}_to"] for name in ("html", "trace", "markdown", "csv", "junit")}
     targets = resolve(asked, results, json_to)
     _check_together(len(results), targets, json_to)
@@ -86,12 +77,12 @@ def report(
     rendered = {name: _rendered(name, target, records, str(results[0])) for name, target in targets.items()}
     for name, files in rendered.items():
         for target, text in files.items():
-            write_text(target, partial(str, text))
-            if target != STDOUT:
+            options.write_text(target, partial(str, text))
+            if target != options.STDOUT:
                 click.echo(f"{name}: {target}", err=True)
     if not targets:
-        _show(results, records, show_all, verbose, to_stderr=json_to == STDOUT)
-    write_json(records[0], json_to)
+        _show(results, records, show_all, verbose, to_stderr=json_to == options.STDOUT)
+    options.write_json(records[0], json_to)
 
 
 def _rendered_trace(path: Path) -> str:
@@ -116,7 +107,7 @@ def resolve(asked: Mapping[str, str | None], results: Sequence[Path], json_to: s
         if value is not None
     }
     by_option = {f"--{name}": target for name, target in targets.items()} | {"--json": json_to}
-    check_targets(by_option, results, "name the results first, and {option} after them")
+    options.check_targets(by_option, results, "name the results first, and {option} after them")
     return targets
 
 
@@ -148,14 +139,14 @@ def _rendered(name: str, target: str, records: Sequence[AnyRecord], place: str) 
         from xbench.report.formats.html import page
 
         return {target: page(records, place)}
-    if name == "csv" and target != STDOUT and is_regular(Path(target)):
+    if name == "csv" and target != options.STDOUT and is_regular(Path(target)):
         from xbench.report.formats.csv import tables
 
         main, *others = (found := tables(records[0]))
         path = Path(target)
         files = {str(path.with_name(f"{path.stem}-{other}{path.suffix}")): found[other] for other in others}
         for beside in files:
-            check_targets({"--csv": beside})
+            options.check_targets({"--csv": beside})
         return {target: found[main], **files}
     return {target: FORMATS.load(name)(records[0])}
 

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.options import (
-    ThemedCommand,
-    check_json,
-    examples,
-    json_option,
-    show_run,
-    verbose_option,
-)
+from xbench.commands import options
 from xbench.errors import SpecError
 from xbench.record_files import command_line, results_folder
 
@@ -29,9 +22,9 @@ _LARGE_BYTES = 50 * 2**20
 
 @click.command(
     "trace",
-    cls=ThemedCommand,
+    cls=options.ThemedCommand,
     short_help="Profile a training from the traces that torch.profiler wrote.",
-    epilog=examples("xbench trace rank0.json.gz rank1.json.gz", "xbench trace rank0.json.gz --link link.txt"),
+    epilog=options.examples("xbench trace rank0.json.gz rank1.json.gz", "xbench trace rank0.json.gz --link link.txt"),
 )
 @click.argument("traces", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option("--model", metavar="WORKLOAD",
@@ -39,8 +32,8 @@ _LARGE_BYTES = 50 * 2**20
 @click.option("--link", "links", metavar="FILE", multiple=True, type=click.Path(path_type=Path),
               help="Output of nccl-tests, NCCL Inspector, or a CSV with T(M); may be repeated.")  # fmt: skip
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
-@json_option
-@verbose_option
+@options.json_option
+@options.verbose_option
 def trace(
     traces: tuple[Path, ...],
     model: str | None,
@@ -57,7 +50,7 @@ def trace(
         missing = next((path for path in paths if not os.path.exists(path)), None)
         if missing is not None:
             raise SpecError(f"{option}: there is no file {str(missing)!r}")
-    check_json(json_to)
+    options.check_json(json_to)
 
     from xbench.report.console import make_console
     from xbench.runs.run_folder import check_output, keep, new_run_folder
@@ -70,7 +63,7 @@ def trace(
     console = make_console()
     record = read_traces(traces, command_line(), model=spec, links=links, on_progress=_progress(console))
     path = keep(record, new_run_folder(output, f"profile-{record.workload.title}") / "record.json")
-    show_run(console, record, path, json_to, verbose=verbose, all_layers=all_layers, place=str(path))
+    options.show_run(console, record, path, json_to, verbose=verbose, all_layers=all_layers, place=str(path))
 
 
 def _progress(console: Console) -> Callable[[Path, float], None]:

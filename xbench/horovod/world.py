@@ -29,18 +29,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from xbench import horovod
 from xbench.errors import RunError, UsageError
-from xbench.horovod import (
-    INSTALL,
-    RankPosition,
-    Settings,
-    built_against,
-    environment,
-    folder,
-    is_own_build,
-    mismatch,
-    obstacle,
-)
 
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")
@@ -50,24 +40,26 @@ SERVER_S = 60.0
 
 def loaded() -> Any:
     """The module `horovod.torch`. Raises UsageError if it is missing or built for another torch."""
-    reason = obstacle()
+    reason = horovod.obstacle()
     if reason is None:
         try:
             return importlib.import_module("horovod.torch")
         except (ImportError, OSError) as error:
-            if folder() is None:
+            if horovod.folder() is None:
                 raise
             message = str(error).splitlines()[0] if str(error) else type(error).__name__
             installed = torch.__version__.partition("+")[0]
-            same = built_against() == installed
-            reason = f"Horovod does not load ({message})" if same else mismatch(built_against(), installed)
-    raise UsageError(f"{reason}: {INSTALL} builds it", hint=INSTALL)
+            same = horovod.built_against() == installed
+            reason = (
+                f"Horovod does not load ({message})" if same else horovod.mismatch(horovod.built_against(), installed)
+            )
+    raise UsageError(f"{reason}: {horovod.INSTALL} builds it", hint=horovod.INSTALL)
 
 
 class Server:
     """The rendezvous server of this job, a process of rank 0; it ends with rank 0, as its input does."""
 
-    def __init__(self, position: RankPosition) -> None:
+    def __init__(self, position: horovod.RankPosition) -> None:
         address = os.environ.get("MASTER_ADDR", "127.0.0.1")
         words = [*SERVER, str(position.cross_size), str(position.local_size), address]
         env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
@@ -111,7 +103,7 @@ class World:
     """Horovod of this process. There is one per process, `WORLD`."""
 
     def __init__(self) -> None:
-        self.settings: Settings | None = None
+        self.settings: horovod.Settings | None = None
         """Settings of the running Horovod; None if it is not running."""
         self.given = False
         """True if it was initialised before xbench, which must not shut it down."""
@@ -121,7 +113,7 @@ class World:
         """Called after each start with the kernel's id of the thread that runs Horovod's collectives."""
         self._server: Server | None = None
 
-    def enter(self, settings: Settings) -> tuple[Any, int]:
+    def enter(self, settings: horovod.Settings) -> tuple[Any, int]:
         """Return the module `horovod.torch` and the lowest free number, for a model that is attached. Collective.
 
         Raises as `start` does, and UsageError if models are attached with other settings.
@@ -142,7 +134,7 @@ class World:
         if not self.users:
             self.stop()
 
-    def start(self, settings: Settings) -> Any:
+    def start(self, settings: horovod.Settings) -> Any:
         """The module `horovod.torch`, initialised with these settings on every rank. Collective.
 
         Raises UsageError on all ranks if one lacks it, and RunError if the ranks cannot meet.
@@ -151,10 +143,10 @@ class World:
         hvd: Any = None
         try:
             hvd = loaded()
-            if settings != Settings() and not is_own_build():
+            if settings != horovod.Settings() and not horovod.is_own_build():
                 raise UsageError(
-                    f"this Horovod cannot be initialised twice where its settings are not its defaults: {INSTALL} "
-                    "builds one that can"
+                    "this Horovod cannot be initialised twice where its settings are not its defaults: "
+                    f"{horovod.INSTALL} builds one that can"
                 )
         except Exception as error:
             failure = error
@@ -163,7 +155,7 @@ class World:
         if self.given or self.settings == settings:
             return hvd
         self.stop()
-        position = RankPosition.of(dist.get_rank(), dist.get_world_size(), os.environ)
+        position = horovod.RankPosition.of(dist.get_rank(), dist.get_world_size(), os.environ)
         port = 0
         if failure is None and position.rank == 0:
             try:
@@ -180,16 +172,16 @@ class World:
         self._initialise(hvd, position, answers[0][1], settings)
         return hvd
 
-    def _open(self, position: RankPosition) -> int:
+    def _open(self, position: horovod.RankPosition) -> int:
         if self._server is None:
             self._server = Server(position)
         else:
             self._server.clear()
         return self._server.port
 
-    def _initialise(self, hvd: Any, position: RankPosition, port: int, settings: Settings) -> None:
+    def _initialise(self, hvd: Any, position: horovod.RankPosition, port: int, settings: horovod.Settings) -> None:
         address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        for name, value in environment(position, address, port, settings, os.environ).items():
+        for name, value in horovod.environment(position, address, port, settings, os.environ).items():
             if value is None:
                 os.environ.pop(name, None)
             else:

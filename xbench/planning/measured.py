@@ -27,21 +27,6 @@ from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.step import StepModel
 from xbench.planning.topology import MAX_S
-from xbench.records import (
-    Comparison,
-    ContentionPoint,
-    CostModel,
-    CostPoint,
-    CostSegment,
-    FabricRecord,
-    Job,
-    Layer,
-    Plan,
-    Profile,
-    StepTimes,
-    WorkloadRecord,
-    load_measured,
-)
 from xbench.text import counted
 
 FAIR_SHARE = 0.5
@@ -56,14 +41,14 @@ class Measured:
     """One job of a record, with all inputs of a plan. `name` stands for the record in errors and notes."""
 
     name: str
-    record: Profile | Comparison
-    workload: WorkloadRecord
-    layers: tuple[Layer, ...]
-    times: StepTimes
+    record: records.Profile | records.Comparison
+    workload: records.WorkloadRecord
+    layers: tuple[records.Layer, ...]
+    times: records.StepTimes
     step: StepModel
-    cost: CostModel
+    cost: records.CostModel
     contention_record: records.Contention | None = None
-    plans: Mapping[str, Plan] = field(default_factory=dict)
+    plans: Mapping[str, records.Plan] = field(default_factory=dict)
     """The record's own plans."""
 
     @cached_property
@@ -72,7 +57,7 @@ class Measured:
         return planned_contention(self.contention_record, self.cost)
 
     @property
-    def fabric(self) -> FabricRecord:
+    def fabric(self) -> records.FabricRecord:
         """The fabric of the cost model's measurement."""
         return self.record.fabric
 
@@ -93,10 +78,10 @@ class Measured:
 
 def read(path: Path, job: int | None = None) -> Measured:
     """The measurements in a record, or in a run's folder. Raises RecordError and SpecError as `measured` does."""
-    return measured(load_measured(path), str(path), job)
+    return measured(records.load_measured(path), str(path), job)
 
 
-def measured(record: Profile | Comparison, name: str, job: int | None = None) -> Measured:
+def measured(record: records.Profile | records.Comparison, name: str, job: int | None = None) -> Measured:
     """The inputs of a plan from `record`; `job` counts from 1 and chooses among those of a comparison.
 
     Raises RecordError for a record that cannot be planned (no cost model, no step, no gradients, invalid times). Raises
@@ -144,8 +129,8 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
     )
 
 
-def _job(record: Profile | Comparison, name: str, job: int | None) -> Profile | Job:
-    found: list[Profile | Job] = list(record.profiled)
+def _job(record: records.Profile | records.Comparison, name: str, job: int | None) -> records.Profile | records.Job:
+    found: list[records.Profile | records.Job] = list(record.profiled)
     if job is not None and not 1 <= job <= len(found):
         raise SpecError(f"--job {job}: {name!r} holds {counted(len(found), 'job')}", hint="they count from 1")
     if not found:
@@ -156,7 +141,7 @@ def _job(record: Profile | Comparison, name: str, job: int | None) -> Profile | 
     return found[(job or 1) - 1]
 
 
-def planned_contention(both: records.Contention | None, cost: CostModel) -> Contention | None:
+def planned_contention(both: records.Contention | None, cost: records.CostModel) -> Contention | None:
     """Contention for plans (`Contention.planned`); None where nothing was measured. Raises ValueError as it does."""
     return Contention.planned(both, CostCurve.of(cost)) if both is not None else None
 
@@ -175,7 +160,7 @@ def _check_range(values: Mapping[str, float], low: float = 0.0, high: float = MA
             raise ValueError(f"{name} is {value:g}, out of range {low:g} to {high:g}")
 
 
-def _check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> None:
+def _check_times(layers: Sequence[records.Layer], times: records.StepTimes, cost: records.CostModel) -> None:
     if cost.world_size < 2:
         raise ValueError(f"its cost model has a world size of {cost.world_size}, and an all-reduce needs 2")
     _check_range(
@@ -192,13 +177,13 @@ def _check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> 
             )
 
 
-def _check_names(layers: Sequence[Layer]) -> None:
+def _check_names(layers: Sequence[records.Layer]) -> None:
     names = [tensor.name for layer in layers for tensor in layer.tensors]
     if len(set(names)) < len(names):
         raise ValueError(f"the tensor {next(name for name in names if names.count(name) > 1)!r} stands twice")
 
 
-def _check_origin(cost: CostModel, fabric: FabricRecord) -> None:
+def _check_origin(cost: records.CostModel, fabric: records.FabricRecord) -> None:
     if cost.collective != "all_reduce":
         raise ValueError(f"its cost model is of {cost.collective}, and all_reduce is needed")
     if (cost.world_size, cost.backend) != (fabric.world_size, fabric.backend):
@@ -208,7 +193,7 @@ def _check_origin(cost: CostModel, fabric: FabricRecord) -> None:
         )
 
 
-def check_ring(fabric: FabricRecord) -> None:
+def check_ring(fabric: records.FabricRecord) -> None:
     """Refuse collectives of a topology other than a ring: they cannot be converted to another link."""
     topology = fabric.spec.partition("topology=")[2].partition(",")[0]
     if fabric.label == "emulated" and topology not in ("", "ring"):
@@ -229,7 +214,7 @@ def check_contention(both: records.Contention | None) -> None:
         _check_range({f"compute_slowdown {where}": point.compute_slowdown}, 1 / MAX_SLOWDOWN, MAX_SLOWDOWN)
 
 
-def check_curve(cost: CostModel) -> None:
+def check_curve(cost: records.CostModel) -> None:
     """Refuse a cost model that is not a valid curve: times that fall, or are below zero."""
     try:
         CostCurve.of(cost)
@@ -246,7 +231,7 @@ class Link:
     wire_s_per_byte: float
 
     @classmethod
-    def of(cls, fabric: FabricRecord, cost: CostModel) -> Link:
+    def of(cls, fabric: records.FabricRecord, cost: records.CostModel) -> Link:
         """Link of the fabric on which `cost` was measured. The achieved rate is the best available figure."""
         share = ring(0.0, 1.0, cost.world_size)[1]
         fitted = 8 * share / cost.beta_s_per_byte if cost.beta_s_per_byte > 0 else math.inf
@@ -263,7 +248,7 @@ class Rewrite:
     alpha_s: float
     new_alpha_s: float
 
-    def model(self, was: CostModel) -> CostModel:
+    def model(self, was: records.CostModel) -> records.CostModel:
         """The rewritten cost model. Its residuals stay those of the measurement."""
         low, high = (end / self.alpha_s if self.alpha_s > 0 else 1.0 for end in was.alpha_ci95)
         return was.model_copy(
@@ -305,12 +290,14 @@ class Rewrite:
         wire = min(beta, self.wire_s_per_byte)
         return wire * self.slower + (beta - wire)
 
-    def _point(self, point: CostPoint) -> CostPoint:
+    def _point(self, point: records.CostPoint) -> records.CostPoint:
         ends_s = tuple(self._time_s(point.nbytes, max(0.0, end_s)) for end_s in point.ci95)
         took_s = max(self._time_s(point.nbytes, point.transfer_s), MIN_S)
         return point.model_copy(update={"transfer_s": took_s, "ci95": ends_s})
 
-    def _segments(self, was: Sequence[CostSegment], points: Sequence[CostPoint]) -> list[CostSegment]:
+    def _segments(
+        self, was: Sequence[records.CostSegment], points: Sequence[records.CostPoint]
+    ) -> list[records.CostSegment]:
         """The same knots at their new times, joined by straight pieces that do not fall."""
         starts = [float(segment.from_bytes) for segment in was]
         far = max([2 * starts[-1] + 1, *(float(point.nbytes) for point in points)])
@@ -318,13 +305,15 @@ class Rewrite:
         for nbytes, piece in [*zip(starts, was, strict=True), (far, was[-1])]:
             took_s = self._time_s(nbytes, max(0.0, piece.alpha_s + piece.beta_s_per_byte * nbytes))
             knots.append((nbytes, max([took_s, *(before_s for _, before_s in knots[-1:])])))
-        found: list[CostSegment] = []
+        found: list[records.CostSegment] = []
         for (start, start_s), (end, end_s) in itertools.pairwise(knots):
             beta = (end_s - start_s) / (end - start)
-            found.append(CostSegment(from_bytes=int(start), alpha_s=start_s - beta * start, beta_s_per_byte=beta))
+            found.append(
+                records.CostSegment(from_bytes=int(start), alpha_s=start_s - beta * start, beta_s_per_byte=beta)
+            )
         return found
 
-    def _beside(self, point: ContentionPoint) -> ContentionPoint:
+    def _beside(self, point: records.ContentionPoint) -> records.ContentionPoint:
         """One size and number in flight, rewritten."""
         alone_s, loaded_s = self._unlimited(point)
         share = 1 - 1 / max(1.0, point.compute_slowdown)  # of its host that computation loses; a speed-up is noise
@@ -333,7 +322,7 @@ class Rewrite:
         slowdown = 1 / (1 - taken_s / loaded_s) if share > 0 else point.compute_slowdown
         return point.model_copy(update={"alone_s": alone_s, "loaded_s": loaded_s, "compute_slowdown": slowdown})
 
-    def _unlimited(self, point: ContentionPoint) -> tuple[float, float]:
+    def _unlimited(self, point: records.ContentionPoint) -> tuple[float, float]:
         """(alone', alone' + extra) [s], without the limit of the host's share."""
         alone_s = max(self._time_s(point.nbytes, point.alone_s), MIN_S)
         if point.loaded_s < point.alone_s:

@@ -20,17 +20,10 @@ from xbench import records
 from xbench.errors import SpecError
 from xbench.field_types import MIN_S
 from xbench.modes import TUNED_DDP, mode_info
+from xbench.planning import conversion
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import Contention
-from xbench.planning.conversion import (
-    carried_over,
-    carried_to,
-    flat_ring_caution,
-    scaled_contention,
-    scaled_layer,
-    scaled_times,
-)
 from xbench.planning.cost import MAX_WORKERS, CostCurve, ring
 from xbench.planning.measured import (
     Link,
@@ -259,12 +252,12 @@ def _in_another_ring(was: Scenario, change: Change) -> Scenario:
         f"{nbytes:.4g}"
     )
     cautions = ["More workers wait for the slowest of more; this takes all to be as fast as those measured."]
-    flat = flat_ring_caution(was.measured.fabric) if change.link is None else None
+    flat = conversion.flat_ring_caution(was.measured.fabric) if change.link is None else None
     cautions += [flat] if flat is not None else []
     return replace(
         was,
-        cost=carried_over(was.cost, Topology("ring"), workers),
-        contention_record=both and carried_to(both, was.cost, workers),
+        cost=conversion.carried_over(was.cost, Topology("ring"), workers),
+        contention_record=both and conversion.carried_to(both, was.cost, workers),
         changes=(*was.changes, told),
         cautions=(*was.cautions, *cautions),
     )
@@ -275,7 +268,10 @@ def _on_another_device(was: Scenario, change: Change) -> Scenario:
     scale, both = change.compute_scale, was.contention_record
     if scale is None or scale == 1.0:
         return was
-    layers, times = tuple(scaled_layer(layer, scale) for layer in was.layers), scaled_times(was.times, scale)
+    layers, times = (
+        tuple(conversion.scaled_layer(layer, scale) for layer in was.layers),
+        conversion.scaled_times(was.times, scale),
+    )
     step = StepModel.of(layers, times)
     told = (
         f"compute × {scale:g}: {format_seconds(step.compute_s)} a step in place of "
@@ -287,7 +283,7 @@ def _on_another_device(was: Scenario, change: Change) -> Scenario:
         layers=layers,
         times=times,
         step=step,
-        contention_record=both and scaled_contention(both, scale),
+        contention_record=both and conversion.scaled_contention(both, scale),
         compute_scale=scale,
         changes=(*was.changes, told),
         cautions=(*was.cautions, caution) if both is not None and both.points else was.cautions,

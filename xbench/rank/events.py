@@ -16,22 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from xbench import records
 from xbench.profilers.gpu import Window
-from xbench.records import (
-    Bounds,
-    CalibrationPoint,
-    Contention,
-    CostModel,
-    Layer,
-    Parity,
-    Plan,
-    StepTimes,
-    Stragglers,
-    Timeline,
-    UnitCost,
-    WorkFormula,
-    WorkloadRecord,
-)
 
 
 class Event(BaseModel):
@@ -124,41 +110,41 @@ class RankEnded(Event, event="end"):
 class LinkCalibrated(Event, event="calibration"):
     """An emulated link was calibrated."""
 
-    points: list[CalibrationPoint]
+    points: list[records.CalibrationPoint]
 
 
 class StepProfiled(Event, event="profile"):
     """Layers and step of a job. `series`: the raw times [s] by name."""
 
-    workload: WorkloadRecord
-    layers: list[Layer]
-    step: StepTimes
+    workload: records.WorkloadRecord
+    layers: list[records.Layer]
+    step: records.StepTimes
     series: dict[str, list[float]]
 
 
 class StragglersSought(Event, event="stragglers"):
     """Ranks and links of a job that hold the others back, or none."""
 
-    found: Stragglers
+    found: records.Stragglers
 
 
 class SchedulesPlanned(Event, event="plans"):
     """Plans of all schedules of a job, and the models that they were made with. `other_costs`: by collective.
     `unit_costs`: by mode."""
 
-    cost_model: CostModel | None
-    contention: Contention | None = None
-    plans: dict[str, Plan]
-    bounds: Bounds
-    other_costs: dict[str, CostModel] = {}
-    unit_costs: dict[str, UnitCost] = {}
+    cost_model: records.CostModel | None
+    contention: records.Contention | None = None
+    plans: dict[str, records.Plan]
+    bounds: records.Bounds
+    other_costs: dict[str, records.CostModel] = {}
+    unit_costs: dict[str, records.UnitCost] = {}
 
 
 class ParityChecked(Event, event="parity"):
     """Verdict of the parity check of a mode."""
 
     mode: str
-    verdict: Parity
+    verdict: records.Parity
 
 
 class BlockTimed(Event, event="block"):
@@ -195,7 +181,7 @@ class StepRecorded(Event, event="timeline"):
 
     mode: str
     began_s: float
-    timeline: Timeline
+    timeline: records.Timeline
 
 
 class MemoryMeasured(Event, event="memory"):
@@ -249,7 +235,7 @@ class ModeTrained(Event, event="trained"):
     activation_bytes: float | None = None
     activation_peak_bytes: int | None = None
     backward_flops: float | None = None
-    formula: WorkFormula | None = None
+    formula: records.WorkFormula | None = None
 
 
 class StepCounted(Event, event="counts"):

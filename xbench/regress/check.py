@@ -20,25 +20,7 @@ from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
 from xbench.records import Baseline, Check, Failure, NoiseFloor, Regression, Side
-from xbench.regress.baseline import (
-    base_of,
-    folder_of,
-    machine_of,
-    machines_with_counts,
-    noise_of,
-    read_baseline,
-    stored_counts,
-)
-from xbench.regress.checkout import (
-    Checkout,
-    Incomparable,
-    Repository,
-    empty_submodules,
-    left_out,
-    other_needs,
-    short,
-    working_tree,
-)
+from xbench.regress import baseline, checkout
 from xbench.regress.judge import floors_of, judge, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.session import Measuring, RegressRequest, speaker
@@ -72,37 +54,37 @@ class Checking:
 
     def against_revision(self, revision: str) -> Kept[Regression]:
         """Measure both sides now. Raises SpecError for a revision that does not exist."""
-        repository = Repository.around(self.request.folder)
+        repository = checkout.Repository.around(self.request.folder)
         named = repository.commit_of(revision)
         commit, ahead = repository.branch_point(named)
-        tree, own = working_tree(self.request.folder)
+        tree, own = checkout.working_tree(self.request.folder)
         if ahead:
             self._warn(
                 f"{revision} is {counted(ahead, 'commit')} ahead of where this tree branched off; "
-                f"base is their merge base {short(commit)}, because what came later is no change of this tree"
+                f"base is their merge base {checkout.short(commit)}, because what came later is no change of this tree"
             )
         title = revision if commit == named else f"merge base with {revision}"
-        self.say(f"base is {short(commit)} ({title}), head is {tree.title}")
+        self.say(f"base is {checkout.short(commit)} ({title}), head is {tree.title}")
         with repository.checked_out(commit, self._warn) as root:
-            title = f"base revision {short(commit)}"
-            base = Checkout("base", root, root / repository.here, repository.root, title)
-            for told in filter(None, (other_needs(root, repository.root), empty_submodules(root))):
+            title = f"base revision {checkout.short(commit)}"
+            base = checkout.Checkout("base", root, root / repository.here, repository.root, title)
+            for told in filter(None, (checkout.other_needs(root, repository.root), checkout.empty_submodules(root))):
                 self._warn(told)
             return self._ended(lambda: self._both(base, tree, commit, own))
 
-    def _both(self, base: Checkout, head: Checkout, commit: str, own: str | None) -> None:
+    def _both(self, base: checkout.Checkout, head: checkout.Checkout, commit: str, own: str | None) -> None:
         self.head = self.measuring.build(head, head.title, own)
         if self.head is None:
             return
         try:
             base.ask()
-        except Incomparable as why:
+        except checkout.Incomparable as why:
             self.head = self.measuring.look(head, head.title, own)
             self.say(str(why))
             checks = self.request.suite.checks
             self.measuring.failures += [Failure(check=check.name, side="base", reason=str(why)) for check in checks]
             return
-        source = f"revision {short(commit)}"
+        source = f"revision {checkout.short(commit)}"
         self.base = self.measuring.build(base, source, commit)
         if self.base is None:
             self._explain(base)
@@ -120,7 +102,7 @@ class Checking:
         self.measuring.run_pairs(base, head, pairs, self._keep_so_far)
         self._confirm(base, head, pairs)
 
-    def _confirm(self, base: Checkout, head: Checkout, pairs: int) -> None:
+    def _confirm(self, base: checkout.Checkout, head: checkout.Checkout, pairs: int) -> None:
         """Launch suspected cases again, with as many fresh pairs."""
         if not self.request.confirm:
             return
@@ -131,10 +113,10 @@ class Checking:
         self.say(f"suspected, so measured again by fresh launches: {named}")
         self.measuring.run_pairs(base, head, pairs, self._keep_so_far, doubtful)
 
-    def _explain(self, base: Checkout) -> None:
+    def _explain(self, base: checkout.Checkout) -> None:
         """Put the file that git did not check out into the failures of base that come from it."""
         for at, failure in enumerate(self.measuring.failures):
-            why = left_out(base, failure.reason) if failure.side == "base" else None
+            why = checkout.left_out(base, failure.reason) if failure.side == "base" else None
             if why is not None:
                 self.measuring.failures[at] = failure.model_copy(update={"reason": f"{why} ({failure.reason})"})
                 self.say(f"{failure.check}: {why}")
@@ -144,35 +126,40 @@ class Checking:
     def against_baseline(self) -> Kept[Regression]:
         """Count head now, and compare it with stored counts. Raises RecordError for a baseline that cannot be read."""
         self.against = "baseline"
-        given, folder = self.request.baseline, folder_of(self.request.folder)
+        given, folder = self.request.baseline, baseline.folder_of(self.request.folder)
         if "deterministic" not in self.request.layers:
             raise SpecError("times are compared with a revision, and no --base was given", hint=BESIDE)
         if given is not None:  # its errors are raised before anything is launched
-            read_baseline(given)
-        elif not machines_with_counts(folder):
+            baseline.read_baseline(given)
+        elif not baseline.machines_with_counts(folder):
             raise SpecError(
                 f"there is nothing to compare with: no --base, and no baseline under {str(folder)!r}",
                 hint=f"{BESIDE}; xbench regress baseline stores counts",
             )
-        tree, own = working_tree(self.request.folder)
+        tree, own = checkout.working_tree(self.request.folder)
         return self._ended(lambda: self._stored(tree, own))
 
-    def _stored(self, head: Checkout, own: str | None) -> None:
+    def _stored(self, head: checkout.Checkout, own: str | None) -> None:
         self.head = self.measuring.look(head, head.title, own)
         if self.head is None:
             return
-        folder, given = folder_of(self.request.folder), self.request.baseline
-        stored = [(given, read_baseline(given))] if given is not None else stored_counts(folder, self.head.environment)
+        folder, given = baseline.folder_of(self.request.folder), self.request.baseline
+        stored = (
+            [(given, baseline.read_baseline(given))]
+            if given is not None
+            else baseline.stored_counts(folder, self.head.environment)
+        )
         if not stored:
             self._warn(
-                f"nothing was compared: there is no baseline of this machine, {machine_of(self.head.environment)}, but "
-                f"of {', '.join(machines_with_counts(folder))}; xbench regress baseline makes one here, and "
+                "nothing was compared: there is no baseline of this machine, "
+                f"{baseline.machine_of(self.head.environment)}, but of "
+                f"{', '.join(baseline.machines_with_counts(folder))}; xbench regress baseline makes one here, and "
                 "check --base REV needs none"
             )
             return
         for path, one in stored:
             self.say(f"the baseline is {path}, made {one.created} of {one.side.source}")
-        self.base = base_of([one for _, one in stored])
+        self.base = baseline.base_of([one for _, one in stored])
         self._say_changes()
 
     # --- both -------------------------------------------------------------------------------------------------------
@@ -215,7 +202,7 @@ class Checking:
     def _noise(self) -> Baseline | None:
         """Return this machine's A/A pairs. Print a message if there is none, or if it knows none of these checks."""
         assert self.head is not None
-        noise = noise_of(folder_of(self.request.folder), self.head.environment)
+        noise = baseline.noise_of(baseline.folder_of(self.request.folder), self.head.environment)
         if noise is None:
             self.say("the noise floor of this machine is not known: xbench regress baseline learns it")
         elif not self._floors(noise, MIN_PAIRS):

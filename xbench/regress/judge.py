@@ -10,23 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import exp
 from typing import Any, NamedTuple
 
-from xbench.records import (
-    MAX_PAIRS,
-    Case,
-    Failure,
-    Found,
-    Judged,
-    Label,
-    LaunchPair,
-    Measurement,
-    NoiseFloor,
-    Regression,
-    RegressionVerdict,
-    Side,
-    SideName,
-    Suite,
-    Threshold,
-)
+from xbench import records
 from xbench.regress.metrics import METRICS, WorkloadChange, obstacle, wall_clock, workload_change
 from xbench.stats.regression import (
     LINE,
@@ -56,10 +40,10 @@ class CasePairs(NamedTuple):
     head: list[float]
     ratios: list[float]
     """Head over base, of each pair; zero if base measured nothing above zero."""
-    label: Label | None
+    label: records.Label | None
 
 
-def judge(regression: Regression) -> Regression:
+def judge(regression: records.Regression) -> records.Regression:
     """Return the record with `cases` computed from its measurements, in the order of the suite.
 
     A wall-clock case is *suspected* if three conditions hold. Its interval's lower end passes the line (half the
@@ -83,7 +67,7 @@ def judge(regression: Regression) -> Regression:
     return regression.model_copy(update={"cases": [found[case] for case in asked if case in found]})
 
 
-def worth_timing(regression: Regression) -> list[str]:
+def worth_timing(regression: records.Regression) -> list[str]:
     """Return checks with a wall-clock case that launches could decide; none if the looks alone fail the check.
 
     `regression` holds the looks of both sides, and no pairs yet.
@@ -94,12 +78,14 @@ def worth_timing(regression: Regression) -> list[str]:
     return list(dict.fromkeys(case.check for case in cases if _refused(case, regression) is None))
 
 
-def suspected(regression: Regression) -> list[Case]:
+def suspected(regression: records.Regression) -> list[records.Case]:
     """Return the suspected cases of a judged record, which fresh launches must confirm."""
     return [case.case for case in regression.cases if case.suspected]
 
 
-def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> list[NoiseFloor]:
+def floors_of(
+    suite: records.Suite, pairs: Sequence[records.LaunchPair], checked_pairs: int
+) -> list[records.NoiseFloor]:
     """Return the noise floor of every wall-clock case, from A/A pairs, for checks of `checked_pairs` pairs.
 
     A case without enough pairs (6 of either), or without a ratio in one of them, has none.
@@ -113,23 +99,25 @@ def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> 
             continue
         if floor is not None:
             floors.append(
-                NoiseFloor(**case._asdict(), floor=floor, measured_pairs=len(values.base), checked_pairs=checked_pairs)
+                records.NoiseFloor(
+                    **case._asdict(), floor=floor, measured_pairs=len(values.base), checked_pairs=checked_pairs
+                )
             )
     return floors
 
 
-def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Threshold:
+def threshold_of(case: records.Case, suite: records.Suite, floors: Iterable[records.NoiseFloor]) -> records.Threshold:
     """Return the suite's threshold; else the metric's default, or twice the noise floor if that is larger."""
     floor = next((floor.floor for floor in floors if floor.case == case), None)
     if case.metric in suite.thresholds:
-        return Threshold(share=suite.thresholds[case.metric], source="suite", floor=floor)
+        return records.Threshold(share=suite.thresholds[case.metric], source="suite", floor=floor)
     default = METRICS[case.metric].threshold
     if floor is not None and 2 * floor > default:
-        return Threshold(share=2 * floor, source="noise floor", floor=floor)
-    return Threshold(share=default, source="default", floor=floor)
+        return records.Threshold(share=2 * floor, source="noise floor", floor=floor)
+    return records.Threshold(share=default, source="default", floor=floor)
 
 
-def exit_code(regression: Regression, strict: bool) -> int:
+def exit_code(regression: records.Regression, strict: bool) -> int:
     """Return 0 if nothing got worse, 3 for a regression or a changed workload, 1 if head failed in a case.
 
     A failure of head counts in a case that is missing, not comparable or inconclusive.
@@ -149,7 +137,7 @@ def exit_code(regression: Regression, strict: bool) -> int:
     return INCONCLUSIVE if strict and ("inconclusive" in words or not words or not regression.complete) else 0
 
 
-def _refused(case: Case, regression: Regression) -> Judged | None:
+def _refused(case: records.Case, regression: records.Regression) -> records.Judged | None:
     """Return the verdict if a side is missing, or the two are not comparable. None if the values decide."""
     base, head = regression.base, regression.head
     if base is None:
@@ -174,7 +162,7 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
     return _judged(case, regression, "not comparable", why) if why is not None else None
 
 
-def _of_another_workload(case: Case, regression: Regression, change: WorkloadChange) -> Judged:
+def _of_another_workload(case: records.Case, regression: records.Regression, change: WorkloadChange) -> records.Judged:
     """Return the verdict for a changed workload. A count is still judged, if there is one; a time is not."""
     meant = next(check.expect_change for check in regression.suite.checks if check.name == case.check)
     timed = METRICS[case.metric].layer == "wall"
@@ -193,7 +181,7 @@ def _of_another_workload(case: Case, regression: Regression, change: WorkloadCha
     return counted.model_copy(update={"verdict": counted.verdict if counted.fails else "changed", "reason": reason})
 
 
-def _counted(case: Case, regression: Regression) -> Judged:
+def _counted(case: records.Case, regression: records.Regression) -> records.Judged:
     """Judge a deterministic case: the same, within its threshold, or not."""
     assert regression.base is not None  # _refused() checked it
     sides = (regression.base, regression.head)
@@ -204,7 +192,7 @@ def _counted(case: Case, regression: Regression) -> Judged:
         )
     base, head = one.value, other.value
     share = threshold_of(case, regression.suite, ()).share
-    word: RegressionVerdict = "equivalent"
+    word: records.RegressionVerdict = "equivalent"
     reason = "the same" if base == head else f"within {format_brief_percent(share)}"
     if share == 0 and base != head:
         word, reason = "regressed", _EXACT[regression.against]
@@ -215,9 +203,9 @@ def _counted(case: Case, regression: Regression) -> Judged:
     return _judged(case, regression, word, reason, label=other.label, base=base, head=head)
 
 
-def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
+def _timed(cases: Sequence[records.Case], regression: records.Regression) -> dict[records.Case, records.Judged]:
     """Judge wall-clock cases as one family. Then judge the suspected ones again, from their confirmation alone."""
-    found: dict[Case, Judged] = {}
+    found: dict[records.Case, records.Judged] = {}
     first, without = _family(cases, regression, regression.pairs)
     found |= without
     suspects = [case for case, (_, verdict) in first.items() if verdict.word == "regressed"]
@@ -251,16 +239,16 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
     return found
 
 
-Family = dict[Case, tuple[CasePairs, PairsVerdict]]
+Family = dict[records.Case, tuple[CasePairs, PairsVerdict]]
 
 
 def _family(
-    cases: Sequence[Case], regression: Regression, pairs: Sequence[LaunchPair]
-) -> tuple[Family, dict[Case, Judged]]:
+    cases: Sequence[records.Case], regression: records.Regression, pairs: Sequence[records.LaunchPair]
+) -> tuple[Family, dict[records.Case, records.Judged]]:
     """Return the test of every case with pairs, adjusted over all of them, and the verdict on the others."""
-    measured: dict[Case, CasePairs] = {}
-    differences: dict[Case, list[float]] = {}
-    without: dict[Case, Judged] = {}
+    measured: dict[records.Case, CasePairs] = {}
+    differences: dict[records.Case, list[float]] = {}
+    without: dict[records.Case, records.Judged] = {}
     for case in cases:
         values = _pairs_of(case, pairs)
         if not values.base:
@@ -278,7 +266,7 @@ def _family(
     return {case: (measured[case], word) for case, word in zip(measured, words, strict=True)}, without
 
 
-def _pairs_of(case: Case, pairs: Sequence[LaunchPair]) -> CasePairs:
+def _pairs_of(case: records.Case, pairs: Sequence[records.LaunchPair]) -> CasePairs:
     base, head, ratios, label = [], [], [], None
     for pair in pairs:
         one, other = _of(case, pair.base), _of(case, pair.head)
@@ -290,13 +278,13 @@ def _pairs_of(case: Case, pairs: Sequence[LaunchPair]) -> CasePairs:
     return CasePairs(base, head, ratios, label)
 
 
-def _of(case: Case, measurements: Iterable[Measurement]) -> Measurement | None:
+def _of(case: records.Case, measurements: Iterable[records.Measurement]) -> records.Measurement | None:
     return next((found for found in measurements if found.case == case), None)
 
 
-def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
+def _found(pairs: CasePairs, verdict: PairsVerdict) -> records.Found:
     test = verdict.test
-    return Found(
+    return records.Found(
         pairs=test.pairs,
         base=statistics.median(pairs.base),
         head=statistics.median(pairs.head),
@@ -309,7 +297,7 @@ def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
     )
 
 
-def _reason(verdict: PairsVerdict, threshold: Threshold, regression: Regression, cases: int) -> str:
+def _reason(verdict: PairsVerdict, threshold: records.Threshold, regression: records.Regression, cases: int) -> str:
     """Return the reason for this verdict in one sentence, without the values beside it."""
     alpha = regression.suite.alpha
     line = f"half the threshold of {format_brief_percent(threshold.share)}"
@@ -335,12 +323,12 @@ def _reason(verdict: PairsVerdict, threshold: Threshold, regression: Regression,
 
 def _more_pairs(count: int) -> str:
     """Advise a number of pairs that may decide a case."""
-    if count > MAX_PAIRS:
-        return f"a quieter machine may tell, for even --pairs {MAX_PAIRS} would not"
+    if count > records.MAX_PAIRS:
+        return f"a quieter machine may tell, for even --pairs {records.MAX_PAIRS} would not"
     return f"about {count} pairs may tell: --pairs {count}"
 
 
-def _why_missing(case: Case, regression: Regression, side: Side | None = None) -> str:
+def _why_missing(case: records.Case, regression: records.Regression, side: records.Side | None = None) -> str:
     """Return the launches' reason for a missing case, else that it was not measured."""
     failure = _failed(case, regression, "head") or _failed(case, regression, "base")
     if failure is not None:
@@ -350,12 +338,12 @@ def _why_missing(case: Case, regression: Regression, side: Side | None = None) -
     return "no launch pair measured it on both sides"
 
 
-def _called(side: Side, regression: Regression) -> str:
+def _called(side: records.Side, regression: records.Regression) -> str:
     """Return a side's name in a sentence. A stored baseline's 'this tree' is not the present one."""
     return "the baseline" if side is regression.base and regression.against == "baseline" else side.source
 
 
-def _failed(case: Case, regression: Regression, side: SideName) -> Failure | None:
+def _failed(case: records.Case, regression: records.Regression, side: records.SideName) -> records.Failure | None:
     """Return the first failure of that side that concerns the case."""
     return next(
         (
@@ -367,9 +355,11 @@ def _failed(case: Case, regression: Regression, side: SideName) -> Failure | Non
     )
 
 
-def _judged(case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, **measured: Any) -> Judged:
+def _judged(
+    case: records.Case, regression: records.Regression, verdict: records.RegressionVerdict, reason: str, **measured: Any
+) -> records.Judged:
     """Return the verdict on a case, with its reason and the fields that hold what was measured."""
-    return Judged(
+    return records.Judged(
         **case._asdict(),
         unit=METRICS[case.metric].unit,
         verdict=verdict,

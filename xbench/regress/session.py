@@ -28,19 +28,9 @@ from rich.console import Console
 from xbench.errors import RunError, SpecError, XbenchError
 from xbench.record_files import now, results_folder
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
+from xbench.regress import metrics
 from xbench.regress.alternation import give_turns
 from xbench.regress.checkout import Checkout, RunningJob
-from xbench.regress.metrics import (
-    COUNTED,
-    PLANNED,
-    deterministic_layer,
-    failures,
-    layer_of,
-    modes_of,
-    pairs_for,
-    timed,
-    wall_clock,
-)
 from xbench.regress.protocol import JobRequest, JobResult
 from xbench.runs.run_folder import check_output
 from xbench.runs.tune import format_minutes
@@ -183,7 +173,7 @@ def pair_plan_of(
     `quiet_enough(n)` returns whether the noise floor of n pairs is small enough on this machine. If it is None, spare
     pairs are added.
     """
-    needed = pairs_for(suite)
+    needed = metrics.pairs_for(suite)
     asked = pairs if pairs is not None else suite.pairs
     if asked is not None:
         return PairPlan(asked, needed, pair_s, "as asked for")
@@ -226,7 +216,9 @@ class Measuring:
     ) -> None:
         check_output(request.output)
         self.request, self.suite = request, request.suite
-        self.checks = [check for check in self.suite.checks if any(layer_of(check, one) for one in request.layers)]
+        self.checks = [
+            check for check in self.suite.checks if any(metrics.layer_of(check, one) for one in request.layers)
+        ]
         if not self.checks:
             raise SpecError(
                 f"--layer: no check of the suite has a {request.layers[0]} metric",
@@ -278,9 +270,11 @@ class Measuring:
             self._looks[tree.name, check.name] = answer
             self._warn(answer)
             counts = "deterministic" in self.request.layers
-            found, missing = deterministic_layer(check, answer) if counts else ([], [])
+            found, missing = metrics.deterministic_layer(check, answer) if counts else ([], [])
             measurements += found
-            self.failures += failures(check, answer, tree.name, None, [] if check.name in uncounted else missing)
+            self.failures += metrics.failures(
+                check, answer, tree.name, None, [] if check.name in uncounted else missing
+            )
         return self._side(tree, source, revision, measurements)
 
     def _looked(self, tree: Checkout, check: Check, counted: bool) -> JobResult:
@@ -311,17 +305,17 @@ class Measuring:
 
     def _look_order(self, check: Check) -> JobRequest:
         layers, plan = self.request.layers, check.plan_from
-        asked = set(layer_of(check, "deterministic")) if "deterministic" in layers else set()
+        asked = set(metrics.layer_of(check, "deterministic")) if "deterministic" in layers else set()
         return JobRequest(
             kind="look",
             workload=check.workload,
-            modes=modes_of(check, wall="wall" in layers),
+            modes=metrics.modes_of(check, wall="wall" in layers),
             fabric=check.fabric,
             device=self.request.device,
             plan_from=str((self.request.folder / plan).resolve()) if plan is not None else None,
             workers=check.workers,
-            planned=bool(asked & PLANNED.keys()),
-            counted=bool(asked & COUNTED.keys()),
+            planned=bool(asked & metrics.PLANNED.keys()),
+            counted=bool(asked & metrics.COUNTED.keys()),
             held="peak_memory" in asked,
             timeout_s=self.request.timeout_s,
         )
@@ -360,7 +354,7 @@ class Measuring:
         `only` names the checks to time. None: all.
         """
         for check in self.checks:
-            if not layer_of(check, "wall") or (only is not None and check.name not in only):
+            if not metrics.layer_of(check, "wall") or (only is not None and check.name not in only):
                 continue
             began_s = self._clock()
             answers = []
@@ -389,7 +383,7 @@ class Measuring:
         """Return the number of pairs of a check (`pair_plan_of`), and print it."""
         left_s, pair_s = 60.0 * self.suite.budget_minutes - self.spent_s, self.takes_s(1)
         plan = pair_plan_of(self.suite, pair_s, pairs=self.request.pairs, left_s=left_s, quiet_enough=quiet_enough)
-        cases = wall_clock([case for check in self.timeable for case in check.cases()])
+        cases = metrics.wall_clock([case for check in self.timeable for case in check.cases()])
         first, *more = pair_messages(plan, len(cases))
         self._say(first)
         for sentence in more:
@@ -457,7 +451,7 @@ class Measuring:
                 answers = self._launch_in_turns(check, order, number)
             for tree, answer in answers.items():
                 if answer is not None:
-                    found[tree.name] += timed(check, answer, shape.steps if shape.turns is not None else None)
+                    found[tree.name] += metrics.timed(check, answer, shape.steps if shape.turns is not None else None)
         return found
 
     def _able(self, check: Check, trees: Sequence[Checkout]) -> bool:
@@ -491,7 +485,7 @@ class Measuring:
         return self._look_order(check).model_copy(
             update={
                 "kind": "time",
-                "modes": modes_of(check, wall=True),
+                "modes": metrics.modes_of(check, wall=True),
                 "resolved": self._looks[tree.name, check.name].resolved,
                 "rounds": shape.rounds,
                 "steps": shape.steps,
@@ -504,7 +498,7 @@ class Measuring:
         """Return the result of a timed job; None if it failed or has no step, with the reasons among the failures."""
         self._warn(answer)
         missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
-        new = failures(check, answer, tree.name, pair, missing)
+        new = metrics.failures(check, answer, tree.name, pair, missing)
         known = {(one.check, one.mode, one.side, one.reason) for one in self.failures}
         self.failures += [one for one in new if (one.check, one.mode, one.side, one.reason) not in known]
         if answer.blocks and answer.error is None:  # what ended early is no launch to compare

@@ -8,21 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from xbench import records
 from xbench.environment import differences
-from xbench.records import (
-    Baseline,
-    Case,
-    Failure,
-    Found,
-    Judged,
-    Label,
-    LaunchPair,
-    MetricUnit,
-    NoiseFloor,
-    Regression,
-    Side,
-    Threshold,
-)
 from xbench.regress.metrics import METRICS, wall_clock, workload_change
 from xbench.report import sentences
 from xbench.text import and_of, counted
@@ -42,7 +29,7 @@ PASSED = ("equivalent", "improved", "expected")
 SOURCES = {"default": "default", "suite": "xbench.toml"}
 
 
-def answer(record: Regression) -> list[str]:
+def answer(record: records.Regression) -> list[str]:
     """Return one sentence on the result, and one on the kind of figures behind it."""
     if not record.cases:
         return ["Nothing was judged: no case was measured."]
@@ -62,29 +49,29 @@ def answer(record: Regression) -> list[str]:
     return [*first, *filter(None, (_kinds(record.cases),))]
 
 
-def worst_first(cases: Iterable[Judged]) -> list[Judged]:
+def worst_first(cases: Iterable[records.Judged]) -> list[records.Judged]:
     """Sort by verdict, then by how much worse head is. Cases that are alike stay in the order of the suite."""
     return sorted(cases, key=lambda case: (WORST_FIRST.index(case.verdict), -_worse(case)))
 
 
-def name(case: Judged) -> str:
+def name(case: records.Judged) -> str:
     """Return the name of a judged case, as `name_of` does."""
     return name_of(case.case)
 
 
-def name_of(case: Case) -> str:
+def name_of(case: records.Case) -> str:
     """Return a case's name, 'resnet18/optimal step_time'. A narrow column breaks it at the space."""
     return f"{case.check}/{case.mode} {case.metric}"
 
 
-def change(case: Judged) -> str:
+def change(case: records.Judged) -> str:
     """Describe the change of a case that was measured on both sides, as part of a sentence."""
     if case.found is not None and case.found.ratio is not None:
         return f"takes {ratio(case.found)} of base's time ({case.label})"
     return f"went from {both(case, ' to ')} ({case.label})"
 
 
-def ratio(found: Found | None) -> str:
+def ratio(found: records.Found | None) -> str:
     """Format a ratio as '1.098 [1.071, 1.124]'."""
     if found is None or found.ratio is None:
         return "–"
@@ -92,7 +79,7 @@ def ratio(found: Found | None) -> str:
     return sentences.ratio_text(found.ratio, found.ci95) + few
 
 
-def p_holm(found: Found | None) -> str:
+def p_holm(found: records.Found | None) -> str:
     """Format p for the side of the estimate, adjusted over the suite: '0.0039'."""
     if found is None or found.ratio is None or found.p_slower_holm is None or found.p_faster_holm is None:
         return "–"
@@ -100,7 +87,7 @@ def p_holm(found: Found | None) -> str:
     return "<0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
-def threshold(of: Threshold) -> str:
+def threshold(of: records.Threshold) -> str:
     """Format a threshold and its source: '8.4 % (twice the noise floor of 4.2 %)'."""
     if of.share == 0:
         return "exact"
@@ -110,13 +97,13 @@ def threshold(of: Threshold) -> str:
     return f"{percent(of.share)} ({SOURCES[of.source]}{known})"
 
 
-def threshold_parts(of: Threshold) -> tuple[str, str, str]:
+def threshold_parts(of: records.Threshold) -> tuple[str, str, str]:
     """Format the same for three columns: threshold, source, and noise floor."""
     source = "2 × floor" if of.source == "noise floor" else SOURCES[of.source]
     return percent(of.share), source, percent(of.floor) if of.floor is not None else "–"
 
 
-def value(number: float | None, unit: MetricUnit, beside: float | None = None) -> str:
+def value(number: float | None, unit: records.MetricUnit, beside: float | None = None) -> str:
     """Format a figure in its unit. It is exact if rounding would make it look like the figure `beside` it."""
     shown = _rounded(number, unit)
     if number is None or beside is None or number == beside or shown != _rounded(beside, unit):
@@ -124,7 +111,7 @@ def value(number: float | None, unit: MetricUnit, beside: float | None = None) -
     return f"{number:.0f} B" if unit == "B" else f"{number:.9g}{' s' if unit == 's' else ''}"
 
 
-def both(case: Judged, between: str = " → ") -> str:
+def both(case: records.Judged, between: str = " → ") -> str:
     """Format the figures of base and head: '7 → 8'."""
     return value(case.base, case.unit, case.head) + between + value(case.head, case.unit, case.base)
 
@@ -136,12 +123,12 @@ def percent(share: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def side_line(side: Side) -> str:
+def side_line(side: records.Side) -> str:
     """Describe a side and its machine."""
     return f"{source(side)}; {sentences.environment_line(side.environment)}"
 
 
-def source(side: Side) -> str:
+def source(side: records.Side) -> str:
     """Name a side, with its revision if the name does not hold it."""
     revision = side.revision
     if revision is None or revision[:7] in side.source:
@@ -149,7 +136,7 @@ def source(side: Side) -> str:
     return f"{side.source} ({revision[:10]}{'+' if revision.endswith('+') else ''})"
 
 
-def sides(record: Regression) -> list[tuple[str, str]]:
+def sides(record: records.Regression) -> list[tuple[str, str]]:
     """Return base and head with labels; one line for the machine if both were measured on the same."""
     base, head = record.base, ("head", side_line(record.head))
     if base is None:
@@ -162,7 +149,7 @@ def sides(record: Regression) -> list[tuple[str, str]]:
     return [("base", source(base)), ("head", source(record.head)), machine]
 
 
-def method(record: Regression) -> list[tuple[str, str]]:
+def method(record: records.Regression) -> list[tuple[str, str]]:
     """Describe how wall-clock cases were measured and judged, with a label; empty if there are none."""
     walls = [case for case in record.cases if case.found is not None]
     if not walls:
@@ -176,28 +163,28 @@ def method(record: Regression) -> list[tuple[str, str]]:
     return [("method", said)]
 
 
-def failure_line(failure: Failure, *, sides: bool = True) -> str:
+def failure_line(failure: records.Failure, *, sides: bool = True) -> str:
     """Say why a launch has no measurement; `sides` says whether to name the side and the pair."""
     mode = f"/{failure.mode}" if failure.mode is not None else ""
     pair = f" in pair {failure.pair + 1}" if failure.pair is not None else ""
     return f"FAILED: {failure.check}{mode}{f' on {failure.side}{pair}' if sides else ''}: {failure.reason}"
 
 
-def reasons(cases: Iterable[Judged]) -> list[tuple[str, list[Judged]]]:
+def reasons(cases: Iterable[records.Judged]) -> list[tuple[str, list[records.Judged]]]:
     """Return every verdict but `equivalent` with its reason, and the cases that share both, in the order given."""
-    shared: dict[str, list[Judged]] = {}
+    shared: dict[str, list[records.Judged]] = {}
     for case in cases:
         if case.verdict != "equivalent":
             shared.setdefault(f"{case.verdict}: {case.reason}", []).append(case)
     return list(shared.items())
 
 
-def reason_line(reason: str, alike: Iterable[Judged]) -> str:
+def reason_line(reason: str, alike: Iterable[records.Judged]) -> str:
     """Name the cases that share a verdict and a reason, and both."""
     return f"{', '.join(map(name, alike))}: {reason}."
 
 
-def confirmation(case: Judged) -> str | None:
+def confirmation(case: records.Judged) -> str | None:
     """Describe the result of the confirming launches; None if there were none."""
     found = case.confirmation
     if found is None:
@@ -205,18 +192,18 @@ def confirmation(case: Judged) -> str | None:
     return f"fresh launches: {ratio(found)}, p {p_holm(found)}, {counted(found.pairs, 'pair')}"
 
 
-def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
+def pair_ratios(case: records.Judged, pairs: Iterable[records.LaunchPair]) -> str:
     """Format the raw ratio of every pair in the order of time: '1.09 1.11 1.10'."""
     ratios = (pair.ratio(case.case) for pair in pairs)
     return " ".join(f"{one:.3f}" for one in ratios if one is not None)
 
 
-def count_rows(record: Baseline) -> list[tuple[str, str, Label]]:
+def count_rows(record: records.Baseline) -> list[tuple[str, str, records.Label]]:
     """Return every case that was measured once, its figure, and its label."""
     return [(name_of(one.case), value(one.value, one.unit), one.label) for one in record.side.measurements]
 
 
-def noise_rows(record: Baseline) -> list[tuple[str, str, str, str]]:
+def noise_rows(record: records.Baseline) -> list[tuple[str, str, str, str]]:
     """Return every wall-clock case, its floor, the lowest threshold that follows, and its label; none without pairs."""
     labels = {one.case: str(one.label) for pair in record.pairs for one in pair.base}
     floors = {floor.case: floor for floor in record.floors}
@@ -229,12 +216,12 @@ def noise_rows(record: Baseline) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def floor_text(floor: NoiseFloor) -> str:
+def floor_text(floor: records.NoiseFloor) -> str:
     """Format a floor as '1.8 % in checks of 10 pairs'."""
     return f"{percent(floor.floor)} in checks of {counted(floor.checked_pairs, 'pair')}"
 
 
-def _changed(record: Regression) -> list[str]:
+def _changed(record: records.Regression) -> list[str]:
     """Return one sentence for each check that fails because its workload changed."""
     if record.base is None:
         return []
@@ -248,13 +235,13 @@ def _changed(record: Regression) -> list[str]:
     return told
 
 
-def _worse(case: Judged) -> float:
+def _worse(case: records.Judged) -> float:
     if case.found is not None and case.found.ratio is not None:
         return case.found.ratio
     return case.head / case.base if case.base and case.head is not None else 0.0
 
 
-def _kinds(cases: Iterable[Judged]) -> str | None:
+def _kinds(cases: Iterable[records.Judged]) -> str | None:
     """Say which labels the figures have: 'Wall-clock figures are real; deterministic figures are simulated.'"""
     parts = []
     for wall, what in ((True, "wall-clock figures"), (False, "deterministic figures")):
@@ -265,7 +252,7 @@ def _kinds(cases: Iterable[Judged]) -> str | None:
     return f"{told[0].upper()}{told[1:]}." if told else None
 
 
-def _rounded(number: float | None, unit: MetricUnit) -> str:
+def _rounded(number: float | None, unit: records.MetricUnit) -> str:
     if number is None:
         return "–"
     if unit == "count":

@@ -12,27 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from xbench import records
 from xbench.host_tuning import VARIABLE
 from xbench.modes import mode_info
-from xbench.records import (
-    BY_HAND,
-    Bounds,
-    Comparison,
-    Contention,
-    CostModel,
-    EmulatedLink,
-    Environment,
-    FabricRecord,
-    Label,
-    ModeResult,
-    Scaling,
-    SlowLink,
-    SlowRank,
-    StepPart,
-    StepTimes,
-    Stragglers,
-    WorkloadRecord,
-)
 from xbench.spec import RunSpec
 from xbench.text import and_of, counted
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
@@ -53,7 +35,7 @@ COST_COLUMNS = (
 )
 
 
-def workload_line(workload: WorkloadRecord) -> str:
+def workload_line(workload: records.WorkloadRecord) -> str:
     """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
     return (
         f"{workload.title}: {workload.training}; "
@@ -62,7 +44,7 @@ def workload_line(workload: WorkloadRecord) -> str:
     )
 
 
-def fabric_line(fabric: FabricRecord) -> str:
+def fabric_line(fabric: records.FabricRecord) -> str:
     """Describe the connection between the ranks, as requested and as measured."""
     ranks = counted(fabric.ranks_per_host, "rank")
     hosts = f"{fabric.hosts} hosts of {ranks}" if fabric.hosts > 1 else f"1 host of {ranks}"
@@ -80,12 +62,12 @@ def fabric_line(fabric: FabricRecord) -> str:
     return ", ".join(parts)
 
 
-def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
+def workload_pair(workload: records.WorkloadRecord, times: str = "") -> tuple[str, str]:
     """Return the workload as a pair of a name and a sentence."""
     return ("workload", workload_line(workload) + times)
 
 
-def fabric_pairs(fabric: FabricRecord) -> list[tuple[str, str]]:
+def fabric_pairs(fabric: records.FabricRecord) -> list[tuple[str, str]]:
     """Return facts on the connection between the ranks, as requested and as measured."""
     return [("fabric", fabric_line(fabric)), *(("", note) for note in fabric.notes)]
 
@@ -109,7 +91,7 @@ def tuning_line(spec: RunSpec) -> str | None:
     return "ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed"
 
 
-def emulated_line(link: EmulatedLink) -> str:
+def emulated_line(link: records.EmulatedLink) -> str:
     """Describe an emulated link and its median error over the durations tried."""
     model = link.model
     text = (
@@ -135,19 +117,19 @@ def seconds_text(seconds: float, interval: tuple[float, float] | None) -> str:
     return f"{format_seconds(seconds)}{ends}"
 
 
-def step_line(step: StepTimes, label: Label) -> str:
+def step_line(step: records.StepTimes, label: records.Label) -> str:
     """Describe the step without instruments: the headline of a profile in every format."""
     took = seconds_text(step.uninstrumented_step_s, step.uninstrumented_ci95)
     return f"A step without communication takes {took} ({label})."
 
 
-def input_line(step: StepTimes) -> str:
+def input_line(step: records.StepTimes) -> str:
     """Describe the part of a step without communication that waits for a loader."""
     share = format_percent(step.input_s / step.uninstrumented_step_s, 0)
     return f"a step without communication waits {format_seconds(step.input_s)} ({share}) for its batches"
 
 
-def cost_line(model: CostModel) -> str:
+def cost_line(model: records.CostModel) -> str:
     """Describe the fitted T(M) with its intervals and worst residual, and its segments if one line does not fit."""
     who = "emulated workers" if model.backend == "emulated" else "ranks"
     text = (
@@ -160,7 +142,7 @@ def cost_line(model: CostModel) -> str:
     return text
 
 
-def waits_line(model: CostModel) -> str:
+def waits_line(model: records.CostModel) -> str:
     """Describe how long the first rank waited for the last (median over sizes), and the error of the ranks' clocks."""
     wait_s = statistics.median(point.wait_s for point in model.points)
     text = f"The first rank waited {format_seconds(wait_s)} for the last (median over sizes)"
@@ -173,7 +155,7 @@ def waits_line(model: CostModel) -> str:
     return text + "."
 
 
-def contention_line(measured: Contention | None, *, simulated: bool = False) -> str | None:
+def contention_line(measured: records.Contention | None, *, simulated: bool = False) -> str | None:
     """Describe how all-reduces and computation slow each other, over the measured sizes; None without measurements.
 
     `simulated` is True if a what-if changed the contention.
@@ -190,7 +172,7 @@ def contention_line(measured: Contention | None, *, simulated: bool = False) -> 
     )
 
 
-def launches_line(measured: Contention | None) -> str | None:
+def launches_line(measured: records.Contention | None) -> str | None:
     """Describe the host's time of launches on a GPU, and whether the step is launch-bound; None if not measured."""
     if measured is None or measured.launch_bound is None:
         return None
@@ -206,7 +188,7 @@ def launches_line(measured: Contention | None) -> str | None:
     )
 
 
-def left_out_line(spec: RunSpec, measured: Contention | None) -> str | None:
+def left_out_line(spec: RunSpec, measured: records.Contention | None) -> str | None:
     """Describe what predictions for a GPU leave out; None for another device."""
     if spec.device != "cuda":
         return None
@@ -219,7 +201,7 @@ def left_out_line(spec: RunSpec, measured: Contention | None) -> str | None:
     )
 
 
-def bounds_line(bounds: Bounds, modes: Mapping[str, ModeResult] | None = None) -> str:
+def bounds_line(bounds: records.Bounds, modes: Mapping[str, records.ModeResult] | None = None) -> str:
     """Describe the lower bounds of a step for any schedule of one job, under the model.
 
     A bound is called a reference where the whole interval of one of the measured `modes` is below it.
@@ -241,7 +223,7 @@ def bounds_line(bounds: Bounds, modes: Mapping[str, ModeResult] | None = None) -
     return f"{parts} (simulated)"
 
 
-def is_below(mode: ModeResult, bounds: Bounds) -> bool:
+def is_below(mode: records.ModeResult, bounds: records.Bounds) -> bool:
     """True if the whole measured interval is below the mode's bound, for a mode of one job that the bound is of."""
     info = mode_info(re.split("[:@]", mode.mode)[0])
     if mode.step_s is None or info.paired or info.reducer == "none" or not info.is_bounded:
@@ -249,7 +231,7 @@ def is_below(mode: ModeResult, bounds: Bounds) -> bool:
     return mode.step_s.ci95[1] < bounds.of(ahead=runs_ahead(mode))
 
 
-def runs_ahead(result: ModeResult) -> bool:
+def runs_ahead(result: records.ModeResult) -> bool:
     """True if the mode's next forward pass may start before all gradients have arrived."""
     carrier = (result.plan.carrier or result.plan.mode) if result.plan is not None else result.mode.partition("@")[0]
     return mode_info(carrier).puts_off
@@ -258,7 +240,7 @@ def runs_ahead(result: ModeResult) -> bool:
 MEMORY = "Memory of the fullest rank in a step; a peak is the allocator's, or, marked (sum), the sum of the four parts"
 
 
-def columns_line(record: Comparison) -> str:
+def columns_line(record: records.Comparison) -> str:
     """Explain the less obvious columns of a comparison."""
     text = "exposed: the step beyond compute alone"
     if any(mode.removed_share is not None for mode in record.modes.values()):
@@ -269,12 +251,14 @@ def columns_line(record: Comparison) -> str:
     shares = [mode.removed_share for mode in record.modes.values() if mode.removed_share is not None]
     text += ", < 0 % slower than ddp" if any(share < 0 for share in shares) else ""
     text += ", > 100 % below what the model calls possible" if any(share > 1 for share in shares) else ""
-    by_hand = any(mode.parity is not None and mode.parity.reference == BY_HAND for mode in record.modes.values())
-    what = f"{BY_HAND} trains, since DDP cannot train this model" if by_hand else "ddp trains"
+    by_hand = any(
+        mode.parity is not None and mode.parity.reference == records.BY_HAND for mode in record.modes.values()
+    )
+    what = f"{records.BY_HAND} trains, since DDP cannot train this model" if by_hand else "ddp trains"
     return f"{text}; same network: trains what {what}, bit for bit alike on all ranks."
 
 
-def not_shown_lines(record: Comparison) -> list[str]:
+def not_shown_lines(record: records.Comparison) -> list[str]:
     """Explain in one sentence per reason why timed modes are not shown to train the same network."""
     modes: dict[str, list[str]] = {}
     for result in record.modes.values():
@@ -283,7 +267,7 @@ def not_shown_lines(record: Comparison) -> list[str]:
     return [f"Same network: not shown for {and_of(names)}: {why.rstrip('.')}." for why, names in modes.items()]
 
 
-def effort_line(record: Comparison) -> str:
+def effort_line(record: records.Comparison) -> str:
     """Describe how often each thing was repeated, from the samples themselves."""
     launches = len({sample.launch for sample in record.samples})
     rounds = len({(sample.launch, sample.round) for sample in record.samples})
@@ -300,7 +284,7 @@ def effort_line(record: Comparison) -> str:
     return text + (f"; {counted(flagged, 'block')} flagged as outlying, and kept" if flagged else "")
 
 
-def environment_line(environment: Environment) -> str:
+def environment_line(environment: records.Environment) -> str:
     """Describe machine and software in one line."""
     device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
     commit = f" ({environment.commit[:10]})" if environment.commit else ""
@@ -313,7 +297,7 @@ def environment_line(environment: Environment) -> str:
     )
 
 
-def failures_line(record: Comparison) -> str | None:
+def failures_line(record: records.Comparison) -> str | None:
     """Say how many modes have no time, and why the first has none; None if all have one."""
     failures = failure_lines(record)
     if not failures:
@@ -326,12 +310,12 @@ def failures_line(record: Comparison) -> str | None:
     )
 
 
-def failure_lines(record: Comparison) -> list[str]:
+def failure_lines(record: records.Comparison) -> list[str]:
     """Say for each mode without a time why it has none."""
     return [line for line in map(failure_line, record.modes.values()) if line is not None]
 
 
-def failure_line(result: ModeResult) -> str | None:
+def failure_line(result: records.ModeResult) -> str | None:
     """Say why a mode has no time: it failed, or it failed the parity check. None for a mode that has one."""
     parity = result.parity
     if parity is None or parity.ok:
@@ -348,7 +332,7 @@ def failure_line(result: ModeResult) -> str | None:
     )
 
 
-def band_line(record: Scaling) -> str:
+def band_line(record: records.Scaling) -> str:
     """Describe the known error of predicted steps, and how it grows with the number of workers."""
     band = record.error_band
     where = "a" if band.workers is None else f"on {band.workers} workers a"
@@ -372,7 +356,7 @@ def _per_mib(seconds_per_byte: float) -> str:
     return format_seconds(seconds_per_byte * 1024**2)
 
 
-def parts_line(step: StepTimes) -> str:
+def parts_line(step: records.StepTimes) -> str:
     """Describe the instrumented step and its parts."""
     fed = f"input {format_seconds(step.input_s)}, " if step.input_s else ""
     earlier = ""
@@ -385,7 +369,7 @@ def parts_line(step: StepTimes) -> str:
     )
 
 
-def instruments_line(step: StepTimes) -> str:
+def instruments_line(step: records.StepTimes) -> str:
     """Describe the cost of the instruments, from paired steps, and any disagreement of the two unpaired medians."""
     cost, low, high = map(format_signed_percent, (step.overhead_ratio, *step.overhead_ci95))
     text = f"Instruments cost {cost} [{low}, {high}], by pairs of neighbouring steps."
@@ -401,12 +385,12 @@ def instruments_line(step: StepTimes) -> str:
 MAX_STRAGGLERS = 3
 """Ranks with a sentence of their own, those with the largest lags."""
 
-PART_NAMES: dict[StepPart, str] = {"input": "its input", "forward": "forward", "backward": "backward",
+PART_NAMES: dict[records.StepPart, str] = {"input": "its input", "forward": "forward", "backward": "backward",
                                    "optimizer": "its optimizer"}  # fmt: skip
 """Parts of a step in a sentence."""
 
 
-def straggler_lines(found: Stragglers | None) -> list[str]:
+def straggler_lines(found: records.Stragglers | None) -> list[str]:
     """Return a sentence for each slow rank and link, the largest lag first; one counts those beyond MAX_STRAGGLERS."""
     if found is None:
         return []
@@ -418,7 +402,7 @@ def straggler_lines(found: Stragglers | None) -> list[str]:
     return [*lines, *map(link_line, found.links)]
 
 
-def rank_line(slow: SlowRank) -> str:
+def rank_line(slow: records.SlowRank) -> str:
     """Describe a slow rank: 'Rank 1 (host 1) holds the others back: backward from fc on, 62.0 ms a step (17 %).'."""
     who = f"Rank {slow.rank}" + (f" ({slow.host})" if slow.host is not None else "")
     parts = [PART_NAMES[part] for part in slow.parts]
@@ -434,7 +418,7 @@ def rank_line(slow: SlowRank) -> str:
     return f"{said}: prefetch it, or give its loader more workers." if slow.parts[:1] == ["input"] else f"{said}."
 
 
-def link_line(slow: SlowLink) -> str:
+def link_line(slow: records.SlowLink) -> str:
     """Describe a slow link, its rate and the others', and what it costs a step."""
     who = f"The link of {slow.hosts[0]}" if len(slow.hosts) == 1 else f"The link between {and_of(slow.hosts)}"
     beside = f"of the {format_rate(slow.typical_bps)} asked for"

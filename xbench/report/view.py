@@ -13,17 +13,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.console import Console
 
+from xbench import records
 from xbench.environment import fingerprint, must_match
-from xbench.records import (
-    AnyRecord,
-    Comparison,
-    Contention,
-    Environment,
-    Job,
-    Label,
-    Layer,
-    Profile,
-)
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice
 from xbench.report.answer import layer_figures
@@ -36,8 +27,8 @@ from xbench.units import format_bytes
 MARKDOWN_LAYERS = 20
 """Most layers in Markdown."""
 
-R = TypeVar("R", bound=AnyRecord)
-M = TypeVar("M", bound=Comparison | Profile)
+R = TypeVar("R", bound=records.AnyRecord)
+M = TypeVar("M", bound=records.Comparison | records.Profile)
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -111,7 +102,7 @@ class View(ABC, Generic[R]):
         """Return the answer. Its first sentence is the largest text of a report."""
 
     @abstractmethod
-    def labels(self) -> Sequence[Label]:
+    def labels(self) -> Sequence[records.Label]:
         """Return the labels of the figures: real, emulated or simulated."""
 
     @abstractmethod
@@ -179,9 +170,9 @@ class View(ABC, Generic[R]):
         found: list[str] = getattr(self.record, "warnings", [])
         return found
 
-    def environment(self) -> Environment | None:
+    def environment(self) -> records.Environment | None:
         """Return the machine of the record; None if nothing was measured."""
-        where: Environment | None = getattr(self.record, "environment", None)
+        where: records.Environment | None = getattr(self.record, "environment", None)
         return where
 
     def commands(self) -> list[str]:
@@ -229,11 +220,11 @@ class View(ABC, Generic[R]):
 class MeasuredView(View[M]):
     """View of a record of real or emulated steps."""
 
-    def jobs(self) -> Sequence[Job | Profile]:
+    def jobs(self) -> Sequence[records.Job | records.Profile]:
         """Return the jobs, each with a workload and layers."""
         return self.record.profiled
 
-    def contention(self) -> Contention | None:
+    def contention(self) -> records.Contention | None:
         """Return how collectives and computation slow each other; None if that was not measured."""
         jobs = self.jobs()
         return jobs[0].contention if jobs else None
@@ -305,7 +296,7 @@ class MeasuredView(View[M]):
         told.append(("machine", sentences.environment_line(record.environment)))
         return markup.details("Environment", markup.facts(list(dict.fromkeys(told))))
 
-    def setting(self, label: Label) -> Row:
+    def setting(self, label: records.Label) -> Row:
         """Return the columns at the start of every tidy table."""
         record, fabric = self.record, self.record.fabric
         made = fields(record, "created", "complete")
@@ -337,13 +328,13 @@ class MeasuredView(View[M]):
         return StepTrace(processes, notes, facts)
 
 
-def longest_layers(layers: Sequence[Layer], most: int) -> list[tuple[int, Layer]]:
+def longest_layers(layers: Sequence[records.Layer], most: int) -> list[tuple[int, records.Layer]]:
     """Return at most `most` layers that take longest, with their numbers in gradient-ready order."""
     longest = sorted(enumerate(layers, start=1), key=lambda pair: -pair[1].share)[:most]
     return sorted(longest, key=lambda pair: pair[0])
 
 
-def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
+def _layers(title: str, layers: Sequence[records.Layer], label: str) -> str:
     if not layers:
         return ""
     shown = longest_layers(layers, MARKDOWN_LAYERS)
@@ -361,7 +352,7 @@ def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
     )
 
 
-def environment_section(environment: Environment, *more: tuple[str, str]) -> Section:
+def environment_section(environment: records.Environment, *more: tuple[str, str]) -> Section:
     """Return machine and software in pairs, after those in `more`, and the fingerprint of comparable results."""
     device = "CPU" if environment.device == "cpu" else f"{environment.device_count} × {environment.device}"
     pairs = [
@@ -384,7 +375,9 @@ def environment_section(environment: Environment, *more: tuple[str, str]) -> Sec
     return Section("environment", "Environment", [Facts(pairs), *([facts] if facts.rows else [])])
 
 
-def environments_section(base: Environment, head: Environment, named: Sequence[tuple[str, str]]) -> Section:
+def environments_section(
+    base: records.Environment, head: records.Environment, named: Sequence[tuple[str, str]]
+) -> Section:
     """Return the differences between the machines of two sides, what they share, and the sides in words."""
     before, after = _facts(base), _facts(head)
     matters = {"fingerprint", *(name for one in (base, head) for part in must_match(one) for name in part)}
@@ -404,7 +397,7 @@ def environments_section(base: Environment, head: Environment, named: Sequence[t
     return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
 
 
-def _facts(environment: Environment) -> dict[str, str]:
+def _facts(environment: records.Environment) -> dict[str, str]:
     machine, software = must_match(environment)
     more = {
         "host": environment.hostname,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from xbench import records
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import planned_contention
@@ -15,23 +16,6 @@ from xbench.planning.sharded_step import Sharded
 from xbench.planning.step import StepModel
 from xbench.planning.turns import LETTERS, JobTimes, round_s
 from xbench.rank.events import MemoryMeasured, StepRecorded
-from xbench.records import (
-    RANKS,
-    Bounds,
-    Comparison,
-    Estimate,
-    FabricRecord,
-    Job,
-    Label,
-    Memory,
-    ModeResult,
-    Profile,
-    RankTimeline,
-    Ratio,
-    Sample,
-    TurnTaken,
-    Unit,
-)
 from xbench.registry import imported
 from xbench.runs.event_collector import Collector, JobFindings
 from xbench.runs.frames import RunFrame
@@ -78,10 +62,10 @@ def _job_fields(frame: RunFrame, found: Collector, place: int) -> dict[str, Any]
     }
 
 
-def profile_record(frame: RunFrame, found: Collector, error: str | None = None) -> Profile:
+def profile_record(frame: RunFrame, found: Collector, error: str | None = None) -> records.Profile:
     """Build the record of `xbench profile`. `error` is the reason why the run ended early."""
     job = found.jobs[0]
-    return Profile(
+    return records.Profile(
         **_fields(frame, found, error),
         **_job_fields(frame, found, 0),
         cost_model=job.cost_model,
@@ -91,7 +75,7 @@ def profile_record(frame: RunFrame, found: Collector, error: str | None = None) 
     )
 
 
-def comparison_record(frame: RunFrame, found: Collector, error: str | None = None) -> Comparison:
+def comparison_record(frame: RunFrame, found: Collector, error: str | None = None) -> records.Comparison:
     """Build the record of `xbench compare`. `error` is the reason why the run ended early."""
     run = frame.run
     samples = flagged(found.samples())
@@ -109,11 +93,11 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
     modes = _with_exposed(run, modes, found)
     fields = _fields(frame, found, error)
     fields["warnings"] += odd_sample_sentences(samples, {mode.text: cycle_of(mode) for mode in run.modes})
-    return Comparison(
+    return records.Comparison(
         **fields,
         reference=reference,
         modes=modes,
-        jobs=[Job(**_job_fields(frame, found, place)) for place in range(len(found.jobs))],
+        jobs=[records.Job(**_job_fields(frame, found, place)) for place in range(len(found.jobs))],
         bounds=_total_bounds(run, found),
         cost_model=found.jobs[0].cost_model,
         other_costs=found.jobs[0].other_costs,
@@ -123,7 +107,7 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
     )
 
 
-def ratios_of(run: RunSpec, values: Mapping[str, list[BlockValue]]) -> dict[str, Ratio]:
+def ratios_of(run: RunSpec, values: Mapping[str, list[BlockValue]]) -> dict[str, records.Ratio]:
     """Return every mode's ratio to its reference. Verdicts hold for all modes of one reference that may be advised.
 
     A control has its ratio too, and a verdict of its own that nobody is advised by.
@@ -138,7 +122,7 @@ def ratios_of(run: RunSpec, values: Mapping[str, list[BlockValue]]) -> dict[str,
     return found
 
 
-def flagged(samples: Sequence[Sample]) -> list[Sample]:
+def flagged(samples: Sequence[records.Sample]) -> list[records.Sample]:
     """Return the samples with outliers marked, within each mode and job."""
     groups: dict[tuple[str, int], list[int]] = {}
     for index, sample in enumerate(samples):
@@ -154,12 +138,12 @@ def _mode_result(
     run: RunSpec,
     mode: ModeSpec,
     blocks: list[BlockValue],
-    ratio: Ratio | None,
+    ratio: records.Ratio | None,
     batch: int,
     found: Collector,
-    label: Label,
+    label: records.Label,
     complete: bool,
-) -> ModeResult:
+) -> records.ModeResult:
     own = run.reference_of(mode)
     plan = found.jobs[0].plans.get(mode.carrier)
     gates = found.parity.get(mode.text, [])
@@ -168,7 +152,7 @@ def _mode_result(
     error = found.failed.get(mode.text)
     if error is None and gate is not None and not gate.ok:
         by = "DDP" if gate.reference == "ddp" else gate.reference
-        other = "one network on all ranks" if gate.reference == RANKS else f"the network that {by} trains"
+        other = "one network on all ranks" if gate.reference == records.RANKS else f"the network that {by} trains"
         other = "the same network twice" if mode.text == gate.reference else other
         error = f"does not train {other}: {gate.message}"
     ended_early = error is None and not blocks and not complete
@@ -176,14 +160,16 @@ def _mode_result(
         error = "nothing was measured"
     if error is not None or ended_early:
         status: Literal["failed", "not measured"] = "not measured" if ended_early else "failed"
-        return ModeResult(
+        return records.ModeResult(
             mode=mode.text, status=status, label=label, error=error, parity=gate, plan=plan, pattern=pattern
         )
     per_sample = grouped_estimate(_by_launch(blocks))
-    step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
+    step = records.Estimate(
+        median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch)
+    )
     predicted = _predicted_step_s(run, mode, found, pattern)
     recorded = found.timelines.get(mode.text, {})
-    return ModeResult(
+    return records.ModeResult(
         mode=mode.text,
         status="ok",
         label=label,
@@ -202,30 +188,30 @@ def _mode_result(
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
         memory=memory_of(found.memory.get(mode.text, {})),
-        units=[Unit(name=name, parameters=names) for name, names in found.units.get(mode.text, {}).items()],
+        units=[records.Unit(name=name, parameters=names) for name, names in found.units.get(mode.text, {}).items()],
         note=UNPREDICTED if mode_info(mode.carrier).compiled and mode_info(mode.carrier).trains else None,
     )
 
 
-def _other_ranks(steps: Mapping[int, StepRecorded]) -> list[RankTimeline]:
+def _other_ranks(steps: Mapping[int, StepRecorded]) -> list[records.RankTimeline]:
     """Return the same step on the other ranks that kept it; empty if rank 0 has none. `steps` is by rank."""
     if 0 not in steps:
         return []
     return [
-        RankTimeline(**dict(step.timeline), rank=rank, starts_s=round(step.began_s - steps[0].began_s, 7))
+        records.RankTimeline(**dict(step.timeline), rank=rank, starts_s=round(step.began_s - steps[0].began_s, 7))
         for rank, step in sorted(steps.items())
         if rank > 0
     ]
 
 
-def _in_order(turns: Iterable[TurnTaken]) -> list[TurnTaken]:
+def _in_order(turns: Iterable[records.TurnTaken]) -> list[records.TurnTaken]:
     """Return turns of all jobs by their start, relative to the first one's."""
     taken = sorted(turns, key=lambda turn: turn.start_s)
     if not taken:
         return []
     began_s = taken[0].start_s
     return [
-        TurnTaken(
+        records.TurnTaken(
             job=turn.job,
             start_s=round(turn.start_s - began_s, 7),
             computed_s=round(turn.computed_s - began_s, 7),
@@ -292,7 +278,9 @@ def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
     return list(launches.values())
 
 
-def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) -> dict[str, ModeResult]:
+def _with_exposed(
+    run: RunSpec, modes: dict[str, records.ModeResult], found: Collector
+) -> dict[str, records.ModeResult]:
     """Add exposed communication (step minus compute-only step) and the share of removable time that was removed.
 
     Removable is the time down to the bound of the mode's kind of overlap (`planning.bounds`). The compute-only step of
@@ -333,13 +321,13 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
     return result
 
 
-def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
+def _total_bounds(run: RunSpec, found: Collector) -> records.Bounds | None:
     """Return the bounds of one step of every distinct job, one after the other."""
     jobs = found.jobs[:1] if twins(run) else found.jobs
     parts = [job.bounds for job in jobs if job.bounds is not None and job.cost_model is not None]
     if len(parts) < len(jobs):
         return None
-    return Bounds(**{name: sum(getattr(part, name) for part in parts) for name in Bounds.model_fields})
+    return records.Bounds(**{name: sum(getattr(part, name) for part in parts) for name in records.Bounds.model_fields})
 
 
 def sharing_remarks(run: RunSpec) -> list[str]:
@@ -353,7 +341,7 @@ def sharing_remarks(run: RunSpec) -> list[str]:
     ]
 
 
-def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
+def _as_measured(fabric: records.FabricRecord, found: Collector) -> records.FabricRecord:
     """Add the ranks' remarks, and the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time [bit/s]."""
     fabric = fabric.model_copy(update={"notes": [*fabric.notes, *found.remarks, *sharing_remarks(found.run)]})
     model = found.jobs[0].cost_model
@@ -371,10 +359,10 @@ def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
 PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
 
-def memory_of(ranks: Mapping[int, MemoryMeasured]) -> Memory | None:
+def memory_of(ranks: Mapping[int, MemoryMeasured]) -> records.Memory | None:
     """Return a mode's memory: that of the rank with the largest peak. None if no rank measured it."""
     found = [
-        Memory(
+        records.Memory(
             peak_bytes=sum(getattr(one, part) for part in PARTS) if one.peak_bytes is None else one.peak_bytes,
             by="counted" if one.peak_bytes is None else "allocator",
             **{part: getattr(one, part) for part in PARTS},

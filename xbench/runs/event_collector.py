@@ -13,24 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from xbench import records
 from xbench.modes import mode_info
 from xbench.planning.turns import LETTERS
 from xbench.rank import events
-from xbench.records import (
-    Bounds,
-    CalibrationPoint,
-    Contention,
-    CostModel,
-    Layer,
-    Parity,
-    Plan,
-    Sample,
-    StepTimes,
-    Stragglers,
-    TurnTaken,
-    UnitCost,
-    WorkloadRecord,
-)
 from xbench.runs.gpu_use import GpuFindings
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
@@ -42,17 +28,17 @@ from xbench.stats.steps import longest_steps, steps_of_all
 class JobFindings:
     """Profile and plans of one job."""
 
-    workload: WorkloadRecord | None = None
-    layers: list[Layer] = field(default_factory=list)
-    step: StepTimes | None = None
+    workload: records.WorkloadRecord | None = None
+    layers: list[records.Layer] = field(default_factory=list)
+    step: records.StepTimes | None = None
     series: dict[str, list[float]] = field(default_factory=dict)
-    cost_model: CostModel | None = None
-    contention: Contention | None = None
-    plans: dict[str, Plan] = field(default_factory=dict)
-    bounds: Bounds | None = None
-    other_costs: dict[str, CostModel] = field(default_factory=dict)
-    unit_costs: dict[str, UnitCost] = field(default_factory=dict)
-    stragglers: Stragglers | None = None
+    cost_model: records.CostModel | None = None
+    contention: records.Contention | None = None
+    plans: dict[str, records.Plan] = field(default_factory=dict)
+    bounds: records.Bounds | None = None
+    other_costs: dict[str, records.CostModel] = field(default_factory=dict)
+    unit_costs: dict[str, records.UnitCost] = field(default_factory=dict)
+    stragglers: records.Stragglers | None = None
 
 
 class Collector:
@@ -63,16 +49,16 @@ class Collector:
         self.batch_sizes = list(batch_sizes)
         self.bursts = list(bursts) if bursts is not None else [1] * len(batch_sizes)
         self.jobs = [JobFindings() for _ in run.workloads]
-        self.parity: dict[str, list[Parity]] = {}
+        self.parity: dict[str, list[records.Parity]] = {}
         self.failed: dict[str, str] = {}
         self.patterns: dict[str, str] = {}
         self.timelines: dict[str, dict[int, events.StepRecorded]] = {}
         self.memory: dict[str, dict[int, events.MemoryMeasured]] = {}
         self.units: dict[str, dict[str, list[str]]] = {}
-        self.turns: dict[str, dict[int, list[TurnTaken]]] = {}
+        self.turns: dict[str, dict[int, list[records.TurnTaken]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
-        self.calibration: list[CalibrationPoint] = []
+        self.calibration: list[records.CalibrationPoint] = []
         self.gpu = GpuFindings()
         self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], events.BlockTimed]] = {}
         self.launch = 0
@@ -108,7 +94,7 @@ class Collector:
                 self.units[event.mode] = event.units
             case events.TurnsRecorded():
                 self.turns.setdefault(event.mode, {})[job] = [
-                    TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
+                    records.TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
                     for start_s, computed_s, arrived_s in event.turns
                 ]
             case events.Warned():
@@ -131,9 +117,9 @@ class Collector:
         if sentence not in self.warnings:  # several ranks may write the same warning
             self.warnings.append(sentence)
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[records.Sample]:
         """Return every complete block as samples, in the order of their timing."""
-        result: list[Sample] = []
+        result: list[records.Sample] = []
         starts: dict[int, float] = {}
         for (launch, _, _), blocks in self.raw_blocks.items():
             first = min(block.stamps[0] for block in blocks.values() if block.stamps)
@@ -144,7 +130,7 @@ class Collector:
 
     def _block_samples(
         self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], events.BlockTimed], origin_s: float
-    ) -> list[Sample]:
+    ) -> list[records.Sample]:
         fabric = self.run.fabric
         world = fabric.processes
         jobs = sorted({job for job, _ in blocks})
@@ -171,7 +157,7 @@ class Collector:
             if not timed:
                 continue
             result.append(
-                Sample(
+                records.Sample(
                     launch=launch,
                     round=round_,
                     position=ranks[0].position,

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xbench import gpu_errors, host_tuning, profilers
+from xbench import gpu_errors, host_tuning, profilers, spec
 from xbench.config import RunConfig
 from xbench.environment import listed_gpus
 from xbench.errors import SpecError
@@ -16,20 +16,12 @@ from xbench.fabrics.cluster import cluster_rank, meeting_point, ranks_around
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.registry import imported
 from xbench.schedules import obstacle, parse_modes
-from xbench.spec import (
-    Compress,
-    DeviceType,
-    FabricSpec,
-    ModeSpec,
-    RunSpec,
-    WorkloadSpec,
-)
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
 
 
-def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
+def check_request(config: RunConfig) -> tuple[tuple[spec.WorkloadSpec, ...], tuple[spec.ModeSpec, ...]]:
     """Return workloads and modes that fit each other. Raises SpecError.
 
     A single workload is doubled if a paired mode needs two. Two jobs at once are compared with the same two one after
@@ -53,12 +45,12 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     # Different jobs at once are compared through the time that each takes alone.
     if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
         base = MODES.entry(IN_SEQUENCE).base_schedule
-        modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
+        modes = (*modes, spec.ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
     check_steps(workloads, modes)
     return workloads, modes
 
 
-def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
+def check_steps(workloads: Sequence[spec.WorkloadSpec], modes: Sequence[spec.ModeSpec]) -> None:
     """Raise SpecError for a mode that cannot run the training steps of a workload."""
     flag = next((flag for workload in workloads if (flag := workload.updates_together) is not None), None)
     if flag is None:
@@ -78,7 +70,7 @@ UNTRIED_ON_GPUS = (
 )
 
 
-def default_reference(modes: Sequence[ModeSpec]) -> str:
+def default_reference(modes: Sequence[spec.ModeSpec]) -> str:
     """Return the default reference: ddp, else the first mode of one job that may be advised, else `sequential`.
 
     Without any of them it is the first mode.
@@ -91,7 +83,7 @@ def default_reference(modes: Sequence[ModeSpec]) -> str:
     return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
 
 
-def added_mode_notes(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
+def added_mode_notes(asked: Sequence[spec.ModeSpec], modes: Sequence[spec.ModeSpec]) -> list[str]:
     """Return a message for each mode that `check_request` added."""
     paired = [mode.text for mode in asked if mode.paired]
     compared = f"{' and '.join(paired)} {'is' if len(paired) == 1 else 'are'} compared"
@@ -102,7 +94,7 @@ def added_mode_notes(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> li
     ]
 
 
-def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...], list[str]]:
+def check_unprobed(config: RunConfig) -> tuple[tuple[spec.WorkloadSpec, ...], tuple[spec.ModeSpec, ...], list[str]]:
     """Check everything that needs no probe, which takes seconds.
 
     Return workloads, modes, and messages for the user. Raises UsageError. Starts the command again in a user namespace
@@ -124,7 +116,7 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     return workloads, modes, notes
 
 
-def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
+def prepare(config: RunConfig) -> tuple[spec.RunSpec, Preflight, list[str]]:
     """Fill in every default and check everything that can be checked before a rank is started.
 
     Return the spec, the probe's result, and messages for the user. Raises UsageError.
@@ -140,7 +132,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             notes.append(UNTRIED_ON_GPUS)
         check_on_gpu(modes)
     notes += found.warnings
-    device: DeviceType = found.device
+    device: spec.DeviceType = found.device
     fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0)
     if config.fabric.name == "auto":
         notes.append(reason)
@@ -171,7 +163,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     if compress is not None and all(item.record.dtype == compress for item in found.workloads):
         notes.append(f"nothing to compress: gradients are {compress} already")
         compress = None
-    run = RunSpec(
+    run = spec.RunSpec(
         kind=config.kind,
         workloads=resolved,
         modes=modes,
@@ -187,7 +179,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     return run, found, notes
 
 
-def _chosen(asked: FabricSpec, gpus: int) -> tuple[FabricSpec, str]:
+def _chosen(asked: spec.FabricSpec, gpus: int) -> tuple[spec.FabricSpec, str]:
     """Return the fabric, and the reason for the choice. Raises SpecError."""
     fabric, reason = choose(asked, gpus)
     if fabric.name == "cluster":
@@ -195,7 +187,7 @@ def _chosen(asked: FabricSpec, gpus: int) -> tuple[FabricSpec, str]:
     return fabric, reason
 
 
-def check_fabric(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
+def check_fabric(fabric: spec.FabricSpec, modes: Sequence[spec.ModeSpec]) -> None:
     """Raise SpecError for modes that a resolved fabric cannot run."""
     apart = next((mode.text for mode in modes if mode_info(mode.name).sharing == "at once"), None)
     if apart is not None and fabric.name in ("cluster", "emulated"):
@@ -225,7 +217,7 @@ def check_fabric(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
         )
 
 
-def check_links(fabric: FabricSpec, device: str) -> None:
+def check_links(fabric: spec.FabricSpec, device: str) -> None:
     """Raise SpecError for GPUs on shaped links, which NCCL would not use.
 
     NCCL tells hosts apart by host name and boot id, and all namespaces share both.
@@ -238,7 +230,7 @@ def check_links(fabric: FabricSpec, device: str) -> None:
         )
 
 
-def check_on_gpu(modes: Sequence[ModeSpec]) -> None:
+def check_on_gpu(modes: Sequence[spec.ModeSpec]) -> None:
     """Raise SpecError for kernels of a mode that nothing can make."""
     compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
     if compiled is not None and importlib.util.find_spec("triton") is None:
@@ -258,7 +250,7 @@ def _check_unused(built_for: str | None) -> None:
 
 
 def _probed(
-    workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec], device: str, among: tuple[int, int | None]
+    workloads: Sequence[spec.WorkloadSpec], modes: Sequence[spec.ModeSpec], device: str, among: tuple[int, int | None]
 ) -> Preflight:
     """Check the workloads and their memory (`probe`), and the variables of the environment.
 
@@ -270,7 +262,7 @@ def _probed(
     return found.model_copy(update={"workloads": found.workloads[: len(workloads)], "slowed": slowed})
 
 
-def _ranks_here(fabric: FabricSpec) -> tuple[int, int | None]:
+def _ranks_here(fabric: spec.FabricSpec) -> tuple[int, int | None]:
     """Return the ranks of one job on this machine, before `auto` is resolved, and ours if an engine started them."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
     if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
@@ -281,7 +273,7 @@ def _ranks_here(fabric: FabricSpec) -> tuple[int, int | None]:
 # --- Horovod ---------------------------------------------------------------------------------------------------------
 
 
-def check_available(modes: Sequence[ModeSpec], compress: Compress | None) -> list[str]:
+def check_available(modes: Sequence[spec.ModeSpec], compress: spec.Compress | None) -> list[str]:
     """Return messages on modes that will fail here, while the others run.
 
     Raises SpecError if no other mode could run, and for a mode that does not compress what it sends, if it is to.
@@ -304,7 +296,7 @@ def check_available(modes: Sequence[ModeSpec], compress: Compress | None) -> lis
     return [f"mode {text} cannot run here: {why}{remedy.get(text, '')}" for text, why in reasons.items()]
 
 
-def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
+def check_real(fabric: spec.FabricSpec, modes: Sequence[spec.ModeSpec]) -> None:
     """Raise SpecError for a library on emulated links: its collectives are real, and would take no emulated time."""
     if fabric.name != "emulated":
         return

@@ -39,24 +39,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
+from xbench.schedules import deferred_update
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucket import Bucket, CommBucket
 from xbench.schedules.checks import default_buckets, group_ids
-from xbench.schedules.deferred_update import (
-    Carrier,
-    UpdateGroup,
-    assign,
-    before_state_dicts,
-    carrier_of,
-    check_deferrable,
-    check_groups,
-    give_all,
-    give_back,
-    on_a_stream,
-    ordinary_mode,
-    own_group,
-    refuse_step_hooks,
-)
 from xbench.schedules.due_updates import DueUpdates, UsedGradient, no_longer_due
 from xbench.schedules.engine import TWICE, TWICE_HINT, Engine, Watch
 from xbench.schedules.first_use import FirstUse
@@ -72,11 +58,11 @@ class NextForward(Engine):
     cuts_buckets = True
 
     def __init__(self, setup: AttachConfig) -> None:
-        optimizer = check_deferrable(setup, self.name)
+        optimizer = deferred_update.check_deferrable(setup, self.name)
         buckets = setup.buckets if setup.buckets is not None else default_buckets(trainable(setup.model))
         super().__init__(setup.model, optimizer, buckets, group=setup.group, compress=setup.compress)
         self.optimizer = optimizer
-        self.pieces: list[UpdateGroup] = []
+        self.pieces: list[deferred_update.UpdateGroup] = []
         self._model = setup.model
         self._travels = False
         self._settings: list[dict[str, Any]] = []
@@ -88,7 +74,7 @@ class NextForward(Engine):
         self._were_replaced = False
         """True if other code has put gradients in the place of those that the last step has used."""
         self._next_due = 0  # no update group before this one is due
-        self._arriving: list[UpdateGroup] = []  # due groups, the first to arrive at the end
+        self._arriving: list[deferred_update.UpdateGroup] = []  # due groups, the first to arrive at the end
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
         self.departures = LaunchQueue((), streams=False)
@@ -103,17 +89,17 @@ class NextForward(Engine):
 
     def _prepare(self, setup: AttachConfig) -> None:
         """Set up the parts beyond the plain engine."""
-        self._groups = check_groups(self.parameters, self.optimizer, self.name)
-        self.carrier: Carrier = carrier_of(self.group, self._device)
-        self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
+        self._groups = deferred_update.check_groups(self.parameters, self.optimizer, self.name)
+        self.carrier: deferred_update.Carrier = deferred_update.carrier_of(self.group, self._device)
+        self.lane = deferred_update.own_group(self.group) if self.carrier == "exchange" else self.group
         self.departures = self._plan_departures(setup)
         for bucket in self._flat_buckets():
             self.pieces += self._pieces_of(bucket, [[] for _ in bucket.parameters])
-        assign(self.pieces, self.departures.order, self.optimizer)
+        deferred_update.assign(self.pieces, self.departures.order, self.optimizer)
         self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
         self._own_hooks = len(self.optimizer._optimizer_step_pre_hooks)
-        self._handles += before_state_dicts(self._model, self.optimizer, self.finish)
+        self._handles += deferred_update.before_state_dicts(self._model, self.optimizer, self.finish)
         self._first_use = FirstUse(self._model, self.parameters, self.name)
 
     def _flat_buckets(self) -> list[CommBucket]:
@@ -124,7 +110,7 @@ class NextForward(Engine):
         """The collectives of a step, in launch order."""
 
     @abstractmethod
-    def _pieces_of(self, bucket: CommBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
+    def _pieces_of(self, bucket: CommBucket, homes: Sequence[list[Module]]) -> list[deferred_update.UpdateGroup]:
         """A bucket's update groups. `homes`: of each parameter; empty until they are known."""
 
     @abstractmethod
@@ -199,8 +185,8 @@ class NextForward(Engine):
         ]
         self._learnt(first_use)
         self.pieces.sort(key=lambda piece: min((first_use.place(home) for home in piece.homes), default=-1))
-        assign(self.pieces, self.departures.order, self.optimizer)
-        waits: dict[int, list[UpdateGroup]] = {}  # module → the groups that it waits for
+        deferred_update.assign(self.pieces, self.departures.order, self.optimizer)
+        waits: dict[int, list[deferred_update.UpdateGroup]] = {}  # module → the groups that it waits for
         for piece in self.pieces:
             for home in piece.homes:
                 waits.setdefault(id(home), []).append(piece)
@@ -221,7 +207,7 @@ class NextForward(Engine):
         self.finish()
         if not self._travels:
             return
-        refuse_step_hooks(optimizer, self.name, own=self._own_hooks)
+        deferred_update.refuse_step_hooks(optimizer, self.name, own=self._own_hooks)
         if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
             raise UsageError(
                 f"a GradScaler looks at gradients that {self.name} still has on their way",
@@ -238,8 +224,8 @@ class NextForward(Engine):
         ]
         self._in_flight.remove(self.parameters.values())
         if self._groups != group_ids(optimizer):  # parameters were moved or added
-            self._groups = check_groups(self.parameters, optimizer, self.name)
-            assign(self.pieces, self.departures.order, optimizer)
+            self._groups = deferred_update.check_groups(self.parameters, optimizer, self.name)
+            deferred_update.assign(self.pieces, self.departures.order, optimizer)
         for piece in self.pieces:
             piece.due = True
         self._due = len(self.pieces)
@@ -253,7 +239,7 @@ class NextForward(Engine):
         if self._due:
             self._updates.mark(self.parameters.values(), self._in_flight.held)
 
-    def _before_layer(self, pieces: Sequence[UpdateGroup]) -> Callable[[Module, Any], None]:
+    def _before_layer(self, pieces: Sequence[deferred_update.UpdateGroup]) -> Callable[[Module, Any], None]:
         def wait(module: Module, inputs: Any) -> None:
             if not self._due:
                 return
@@ -264,7 +250,7 @@ class NextForward(Engine):
             if not needed:
                 return
             if self._waits_on_stream:
-                for together in on_a_stream(needed, self.pieces):
+                for together in deferred_update.on_a_stream(needed, self.pieces):
                     self._land(together)
                     self._apply(together)
                 return
@@ -275,7 +261,7 @@ class NextForward(Engine):
 
         return wait
 
-    def _meanwhile(self, needed: Sequence[UpdateGroup]) -> None:
+    def _meanwhile(self, needed: Sequence[deferred_update.UpdateGroup]) -> None:
         """Until the needed groups arrive, update groups that arrive before them."""
         if self.note is not None:
             self.note("waiting for gradients")
@@ -293,10 +279,10 @@ class NextForward(Engine):
                 return
             landed = self.departures.landed(wait=not here)
 
-    def _are_here(self, pieces: Iterable[UpdateGroup]) -> bool:
+    def _are_here(self, pieces: Iterable[deferred_update.UpdateGroup]) -> bool:
         return self.departures.are_here([parcel for piece in pieces for parcel in (*piece.parcels, *piece.flags)])
 
-    def _here_already(self, needed: Sequence[UpdateGroup]) -> Iterator[UpdateGroup]:
+    def _here_already(self, needed: Sequence[deferred_update.UpdateGroup]) -> Iterator[deferred_update.UpdateGroup]:
         """Groups that are needed next and have arrived; updating them with the needed ones saves a call each."""
         while self._next_due < len(self.pieces):
             piece = self.pieces[self._next_due]
@@ -306,7 +292,7 @@ class NextForward(Engine):
                 yield piece
             self._next_due += 1
 
-    def _apply(self, pieces: Sequence[UpdateGroup]) -> None:
+    def _apply(self, pieces: Sequence[deferred_update.UpdateGroup]) -> None:
         """Update the parameters of arrived groups as the due step would have."""
         groups: dict[int, list[Parameter]] = {}
         for piece in pieces:
@@ -321,8 +307,8 @@ class NextForward(Engine):
             {**self._settings[number], "params": parameters} for number, parameters in groups.items()
         ]
         try:
-            with ordinary_mode(updated[0].device.type):
-                give_all(pieces, self._in_flight.held)
+            with deferred_update.ordinary_mode(updated[0].device.type):
+                deferred_update.give_all(pieces, self._in_flight.held)
                 self._plain_step(self.optimizer)
         finally:
             self.optimizer.param_groups = whole
@@ -336,7 +322,7 @@ class NextForward(Engine):
             if not self._were_replaced:
                 self._guard.completed(self.optimizer)
 
-    def _land(self, pieces: Sequence[UpdateGroup]) -> None:
+    def _land(self, pieces: Sequence[deferred_update.UpdateGroup]) -> None:
         """Wait until the groups' averaged gradients have arrived."""
         if self.note is not None:
             self.note("waiting for gradients")
@@ -374,7 +360,7 @@ class NextForward(Engine):
         self._land(self.pieces)
         changed = self._in_flight.changed(self.parameters.values())
         self._in_flight.remove(self.parameters.values())
-        give_all(self.pieces, self._in_flight.held)
+        deferred_update.give_all(self.pieces, self._in_flight.held)
         for parameter, gradient in changed:
             parameter.grad = gradient
         self._over()
@@ -402,7 +388,7 @@ class NextForward(Engine):
             self.pieces = []
             super().detach()
             if self.lane is not None and whole:  # else ranks may have launched different numbers of collectives on it
-                give_back(self.group, self.lane)
+                deferred_update.give_back(self.group, self.lane)
             self.lane = None
 
 

@@ -35,6 +35,7 @@ from xbench.errors import AlikeError, UsageError
 from xbench.model_blocks import blocks_of
 from xbench.planning.sharded_step import shard_ranks
 from xbench.planning.unit_plan import merged
+from xbench.schedules import shard_pair
 from xbench.schedules.base import AttachConfig, Handle, Schedule, guard_copies
 from xbench.schedules.checks import _REGISTRATIONS as REGISTRATIONS
 from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
@@ -43,14 +44,6 @@ from xbench.schedules.engine import Watch
 from xbench.schedules.groups import backend_of, is_emulated
 from xbench.schedules.hooks import has_step_hooks
 from xbench.schedules.served_parameters import refuse_ignored
-from xbench.schedules.shard_pair import (
-    ShardOfState,
-    ShardOfWhole,
-    has_hooks,
-    pairs_of,
-    part_of,
-    whole_of,
-)
 from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.twin import follow, replaced, twin_of, units_of
 from xbench.torch_compile import plain_name
@@ -97,7 +90,7 @@ class ShardedHandle(Handle):
         self._units = dict(units)
         assert setup.optimizer is not None
         self._optimizer = setup.optimizer
-        self._pairs = pairs_of(setup.model, twin)
+        self._pairs = shard_pair.pairs_of(setup.model, twin)
         self._wrapped = [module for module in twin.modules() if isinstance(module, FSDPModule)]
         self._registered = REGISTRATIONS.counted()
         self._in_shards = False
@@ -158,7 +151,9 @@ class ShardedHandle(Handle):
         with torch.inference_mode(False), torch.no_grad():
             for pair in self._pairs:
                 pair.to_whole()
-            self._hand_over({pair.shard: pair.whole for pair in self._pairs}, lambda value, _: whole_of(value))
+            self._hand_over(
+                {pair.shard: pair.whole for pair in self._pairs}, lambda value, _: shard_pair.whole_of(value)
+            )
         self._in_shards = False
 
     def _reshard(self, *_: Any) -> None:
@@ -216,7 +211,7 @@ class ShardedHandle(Handle):
         with torch.inference_mode(False), torch.no_grad():
             for pair in self._pairs:
                 pair.to_shard()
-            self._hand_over({pair.whole: pair.shard for pair in self._pairs}, part_of)
+            self._hand_over({pair.whole: pair.shard for pair in self._pairs}, shard_pair.part_of)
             for pair in self._pairs:
                 pair.free()
             for pair in self._pairs:
@@ -244,13 +239,14 @@ class ShardedHandle(Handle):
 
     def _refuse_in_shards(self) -> None:
         if self._in_shards:
-            ShardOfState.refuse()
+            shard_pair.ShardOfState.refuse()
 
     def _mark_shards(self, _: Optimizer, saved: dict[str, Any]) -> None:
         """Let shards in a state dict of the optimizer refuse to be pickled."""
         for key, state in saved["state"].items() if self._in_shards else ():
             saved["state"][key] = {
-                name: ShardOfState.of(value) if isinstance(value, DTensor) else value for name, value in state.items()
+                name: shard_pair.ShardOfState.of(value) if isinstance(value, DTensor) else value
+                for name, value in state.items()
             }
 
     def _check_form(self, _: Optimizer, saved: dict[str, Any]) -> None:
@@ -267,7 +263,7 @@ class ShardedHandle(Handle):
 
     def _refuse_whole(self, *_: Any) -> None:
         if not self._in_shards:
-            ShardOfWhole.refuse()
+            shard_pair.ShardOfWhole.refuse()
 
     def detach(self) -> None:
         """See `Handle.detach`. The twin is dropped."""
@@ -351,7 +347,7 @@ class Fsdp(Schedule):
         refuse_joint_updates(setup.optimizer, self.name)
         held = group_of(setup.optimizer)
         for name, parameter in setup.model.named_parameters():
-            if has_hooks(parameter):
+            if shard_pair.has_hooks(parameter):
                 raise UsageError(
                     f"parameter {plain_name(name)!r} has a hook on its gradient, which {self.name} does not call: it "
                     "computes gradients of parameters of its own",

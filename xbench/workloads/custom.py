@@ -40,22 +40,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.text import cut
-from xbench.workloads.batches import (
-    Batch,
-    Inputs,
-    Loader,
-    checked,
-    is_loader,
-    is_named,
-    kind_of,
-    samples_of,
-    shape_of,
-    sizes_of,
-    takes_time_first,
-    tensors_in,
-    with_each,
-    with_parts,
-)
+from xbench.workloads import batches
 from xbench.workloads.catalog import WORKLOADS, split_factory
 from xbench.workloads.loading import FACTORY, as_script, check_factory, factory_hint, load_file, raised
 from xbench.workloads.workload import Recipe
@@ -77,7 +62,7 @@ class FactoryRecipe(Recipe):
         super().__init__(spec)
         self._rank = rank
         self._file: Path | None = None
-        self._batch: Batch | None = None
+        self._batch: batches.Batch | None = None
         self._source: Iterable[Any] | None = None
         self._declared: int | None = None
         self._time_first = False
@@ -105,23 +90,23 @@ class FactoryRecipe(Recipe):
                 hint="destroy only a group that the factory itself has made",
             )
         model, batch, self._loss = self._check_result(result)
-        if is_loader(batch):
+        if batches.is_loader(batch):
             self._source = batch
         else:
-            self._batch = checked(batch, self.spec.title, _WANTED)
+            self._batch = batches.checked(batch, self.spec.title, _WANTED)
         check_model(self.spec.title, model)
-        self._time_first = takes_time_first(model)
+        self._time_first = batches.takes_time_first(model)
         return model
 
-    def batch(self, rank: int) -> tuple[Inputs, Any]:
+    def batch(self, rank: int) -> tuple[batches.Inputs, Any]:
         """The factory's batch or its loader's first, varied for every rank but the first. Raises WorkloadError."""
         if self._source is not None:
             opened = partial(as_script, self._file)
-            self.loader = Loader(self.spec.title, self._source, opened, time_first=self._time_first)
+            self.loader = batches.Loader(self.spec.title, self._source, opened, time_first=self._time_first)
             self._batch = self.loader.take()
         assert self._batch is not None
         said = self._declared or (self.loader.batch_size if self.loader is not None else None)
-        self.batch_size = said or samples_of(*self._batch, self._time_first) or 0
+        self.batch_size = said or batches.samples_of(*self._batch, self._time_first) or 0
         if rank == 0 or self.variation is not None:
             return self._batch
         return with_repeated(self._batch, self.batch_size, time_first=self._time_first)
@@ -133,7 +118,9 @@ class FactoryRecipe(Recipe):
     def input_description(self) -> str:
         """Shape and dtype of each input tensor, without the batch: '16 float32, 3×8×8 uint8', '32 tokens (int64)'."""
         assert self._batch is not None
-        shapes = [_described(tensor, self.batch_size, self._time_first) for tensor in tensors_in(self._batch[0])]
+        shapes = [
+            _described(tensor, self.batch_size, self._time_first) for tensor in batches.tensors_in(self._batch[0])
+        ]
         more = f" and {len(shapes) - 3} more" if len(shapes) > 3 else ""
         return ", ".join(shapes[:3]) + more
 
@@ -159,12 +146,12 @@ class FactoryRecipe(Recipe):
                 hint="return (model, batch, loss), and choose with --optimizer",
             )
         if not isinstance(result, tuple | list) or len(result) != 3:
-            raise wrong(f"returned {kind_of(result)} and not (model, batch, loss)")
+            raise wrong(f"returned {batches.kind_of(result)} and not (model, batch, loss)")
         model, batch, loss = result
         if not isinstance(model, nn.Module):
-            raise wrong(f"returned {kind_of(model)} as its model, which is not a torch.nn.Module")
+            raise wrong(f"returned {batches.kind_of(model)} as its model, which is not a torch.nn.Module")
         if not callable(loss):
-            raise wrong(f"returned {kind_of(loss)} as its loss, which cannot be called")
+            raise wrong(f"returned {batches.kind_of(loss)} as its loss, which cannot be called")
         return model, batch, loss
 
 
@@ -212,7 +199,7 @@ def _declared_size(title: str, factory: Callable[..., Any]) -> int | None:
 
 def _described(tensor: Tensor, samples: int, time_first: bool) -> str:
     """One sample of an input, or all of a tensor that has no dimension of so many samples."""
-    sizes, dtype = list(shape_of(tensor)), str(tensor.dtype).removeprefix("torch.")
+    sizes, dtype = list(batches.shape_of(tensor)), str(tensor.dtype).removeprefix("torch.")
     axis = _axis_of(tensor, samples, time_first)
     if axis is not None:
         del sizes[axis]
@@ -265,7 +252,7 @@ def check_model(title: str, model: nn.Module) -> None:
                 )
 
 
-def with_repeated(batch: Batch, samples: int | None = None, *, time_first: bool = False) -> Batch:
+def with_repeated(batch: batches.Batch, samples: int | None = None, *, time_first: bool = False) -> batches.Batch:
     """The batch (inputs, targets) with half of its samples twice, in place of the others. A single sample stays.
 
     Draws from torch's generator, which the caller has seeded for the rank. `samples`: their number where inputs and
@@ -273,13 +260,13 @@ def with_repeated(batch: Batch, samples: int | None = None, *, time_first: bool 
     second dimension (`batches.samples_of`).
     """
     inputs, targets = batch
-    first, *_ = shape_of(next(tensors_in(inputs)))
-    samples = samples_of(inputs, targets, time_first) or samples or first
+    first, *_ = batches.shape_of(next(batches.tensors_in(inputs)))
+    samples = batches.samples_of(inputs, targets, time_first) or samples or first
     if samples == 1:
         return batch
     choose = partial(chosen, order=drawn(samples), time_first=time_first)
-    several = isinstance(inputs, tuple | list) and not is_named(inputs)
-    return with_parts(inputs, choose) if several else choose(inputs), choose(targets)
+    several = isinstance(inputs, tuple | list) and not batches.is_named(inputs)
+    return batches.with_parts(inputs, choose) if several else choose(inputs), choose(targets)
 
 
 def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
@@ -297,17 +284,17 @@ def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
         return pack_sequence(
             [sequences[index] for index in order.tolist()], enforce_sorted=value.sorted_indices is None
         )
-    if isinstance(value, tuple | list) and not is_named(value) and len(value) == len(order):
-        items = [sizes_of(item, time_first) or set() for item in value]
+    if isinstance(value, tuple | list) and not batches.is_named(value) and len(value) == len(order):
+        items = [batches.sizes_of(item, time_first) or set() for item in value]
         records = all(isinstance(item, Mapping) for item in value)  # one of them may have as many boxes
         if any(items) and not (all if records else any)(len(order) in sizes for sizes in items):
-            return type(value)(with_each(value[index], Tensor.clone) for index in order.tolist())
-    return with_parts(value, lambda part: chosen(part, order, time_first))
+            return type(value)(batches.with_each(value[index], Tensor.clone) for index in order.tolist())
+    return batches.with_parts(value, lambda part: chosen(part, order, time_first))
 
 
 def _axis_of(tensor: Tensor, samples: int, time_first: bool) -> int | None:
     """Dimension of a tensor that has so many samples: its first one, or the second if time may be the first."""
-    sizes = shape_of(tensor)[: 2 if time_first and not tensor.is_nested else 1]
+    sizes = batches.shape_of(tensor)[: 2 if time_first and not tensor.is_nested else 1]
     return sizes.index(samples) if samples in sizes else None
 
 

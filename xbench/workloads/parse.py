@@ -24,21 +24,12 @@ from xbench.registry import imported
 from xbench.spec import MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.text import cut
 from xbench.units import Bytes, format_bytes, parse_bytes
-from xbench.workloads.catalog import (
-    SYNTHETIC_BATCH,
-    WORKLOADS,
-    Family,
-    facts_of,
-    family_of,
-    installed_models,
-    sequence_facts_of,
-    split_factory,
-)
+from xbench.workloads import catalog
 from xbench.workloads.loading import FACTORY, factories_in, factory_hint
 
 _TYPES = {field.name: option_of(StepOptions, field.name).click["type"] for field in fields(StepOptions)}
 _OPTIONS = tuple(_TYPES)
-_SIZES: dict[Family, tuple[str, ...]] = {
+_SIZES: dict[catalog.Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
     "text": ("batch_size", "seq_len"),
     "speech": ("batch_size", "seq_len"),
@@ -76,7 +67,7 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     else:
         _check_not_a_module(text)
         plain, inline = parse_options(text)
-        if family_of(plain) == "synthetic":
+        if catalog.family_of(plain) == "synthetic":
             parse_synthetic(text)
         else:
             name, inline_options = plain, {key.replace("-", "_"): value for key, value in inline.items()}
@@ -128,7 +119,7 @@ def check_sizes(spec: WorkloadSpec) -> None:
             f"{spec.dtype}",
             hint="leave one of them out",
         )
-    family = family_of(spec.name)
+    family = catalog.family_of(spec.name)
     takes = _SIZES[family]
     for option in ("batch_size", "image_size", "seq_len"):
         if getattr(spec, option) is not None and option not in takes:
@@ -140,7 +131,7 @@ def check_sizes(spec: WorkloadSpec) -> None:
     if family == "vision":
         _check_image_size(spec)
     elif family == "text" and spec.seq_len is not None:
-        positions = sequence_facts_of(spec.name).positions
+        positions = catalog.sequence_facts_of(spec.name).positions
         if positions is not None and spec.seq_len > positions:
             raise SpecError(
                 f"{spec.name} has {positions} positions, and --seq-len {spec.seq_len} is longer",
@@ -174,16 +165,16 @@ def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
     """
     check_sizes(spec)
     sizes: dict[str, int]
-    match family_of(spec.name):
+    match catalog.family_of(spec.name):
         case "vision":
             batch, image = _image_sizes(spec, device)
             sizes = {"batch_size": batch, "image_size": image}
         case "text" | "speech":
-            sequences = sequence_facts_of(spec.name)
+            sequences = catalog.sequence_facts_of(spec.name)
             batch, length = sequences.cpu if device == "cpu" else sequences.cuda
             sizes = {"batch_size": batch, "seq_len": length}
         case "synthetic":
-            sizes = {"batch_size": SYNTHETIC_BATCH}
+            sizes = {"batch_size": catalog.SYNTHETIC_BATCH}
         case "factory":
             sizes = {}
     return spec.model_copy(update={key: value for key, value in sizes.items() if getattr(spec, key) is None})
@@ -194,7 +185,7 @@ def _image_sizes(spec: WorkloadSpec, device: DeviceType) -> tuple[int, int]:
     if spec.name.startswith("timm/") and None in (spec.batch_size, spec.image_size):
         timm_sizes: tuple[int, int] = imported("xbench.workloads.vision:default_sizes")(spec.name, device)
         return timm_sizes
-    facts = facts_of(spec.name)
+    facts = catalog.facts_of(spec.name)
     return facts.cpu if device == "cpu" else facts.cuda
 
 
@@ -225,7 +216,7 @@ def _norm(name: str, flag: str, value: str) -> float:
 
 
 def _check_image_size(spec: WorkloadSpec) -> None:
-    facts = facts_of(spec.name)
+    facts = catalog.facts_of(spec.name)
     size = spec.image_size
     if size is None or (size >= facts.minimum and size % facts.multiple == 0):
         return
@@ -240,12 +231,12 @@ def _check_image_size(spec: WorkloadSpec) -> None:
 def _check_not_a_module(text: str) -> None:
     """Raise SpecError for 'models:make', which names no workload but may mean a function of models.py."""
     name, _, function = text.partition(":")
-    if function.isidentifier() and name not in WORKLOADS and name not in installed_models():
+    if function.isidentifier() and name not in catalog.WORKLOADS and name not in catalog.installed_models():
         raise SpecError(f"{text!r} names no workload and no file", hint=f"write {name}.py:{function}")
 
 
 def _check_factory(text: str) -> None:
-    parts = split_factory(text)
+    parts = catalog.split_factory(text)
     if parts is None:
         file = f"{text.partition('.py')[0]}.py"
         made = factories_in(Path(file))

@@ -18,18 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from xbench.cluster.live.attempt import (
-    LOCK,
-    LOG,
-    OVER,
-    AttemptProgress,
-    AttemptSpec,
-    Running,
-    attempt_of,
-    errors_of,
-    first_line,
-    next_attempt,
-)
+from xbench.cluster.live import attempt
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import RunError, SpecError
 from xbench.fabrics.fabric import available_cores, hyper_threads, split_cores, this_machine
@@ -81,7 +70,7 @@ class LocalEngine:
 
         Raises SpecError for what cannot be built, RunError when another attempt lives in the folder, and OSError.
         """
-        program = attempt_of(job, slots, self.device)
+        program = attempt.attempt_of(job, slots, self.device)
         folder.mkdir(parents=True, exist_ok=True)
         lock = taken(folder, DYING_S)
         if lock is None:
@@ -93,8 +82,8 @@ class LocalEngine:
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 
-    def _launched(self, program: AttemptSpec, folder: Path, lock: int) -> LocalRunning:
-        directory = next_attempt(folder, program)
+    def _launched(self, program: attempt.AttemptSpec, folder: Path, lock: int) -> LocalRunning:
+        directory = attempt.next_attempt(folder, program)
         here = this_machine(tuple(tuple(self.cores[slot]) for slot in program.slots) if self.cores else ())
         command = [
             *(*GUARD, str(os.getpid()), *agent.AGENT),
@@ -102,7 +91,7 @@ class LocalEngine:
             *(sys.executable, "-m", MODULE, str(directory.absolute())),
         ]
         env = {**rank_env(here), "XBENCH_HELD": str(lock)}
-        with open(directory / LOG, "wb") as log:
+        with open(directory / attempt.LOG, "wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True,
                 pass_fds=(lock,)
@@ -118,15 +107,15 @@ class LocalEngine:
         self._running = []
 
 
-class LocalRunning(Running):
+class LocalRunning(attempt.Running):
     """One attempt; see `Running`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: AttemptSpec) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: attempt.AttemptSpec) -> None:
         super().__init__(directory, program)
         self._process = process
         self._killed = False
 
-    def look(self) -> AttemptProgress:
+    def look(self) -> attempt.AttemptProgress:
         """See `Running`."""
         if self.over:
             return self._look
@@ -144,10 +133,10 @@ class LocalRunning(Running):
             self._killed = True
             self._process.kill()
 
-    def wait(self, seconds: float = 60.0) -> AttemptProgress:
+    def wait(self, seconds: float = 60.0) -> attempt.AttemptProgress:
         """Look until it is over. Raises RunError when it is not by then."""
         deadline_s = time.monotonic() + seconds
-        while self.look().state not in OVER:
+        while self.look().state not in attempt.OVER:
             if time.monotonic() > deadline_s:
                 raise RunError(f"the processes in {self.directory} are not gone after {seconds:.0f} s")
             time.sleep(POLL_S)
@@ -157,18 +146,20 @@ class LocalRunning(Running):
         """Why it failed, in a sentence: what a rank died of, and not what others then noticed."""
         if self._killed:
             return "it was killed as asked"
-        errors = errors_of(self.directory, self._program.workers)
-        log = agent.tail(self.directory / LOG)
+        errors = attempt.errors_of(self.directory, self._program.workers)
+        log = agent.tail(self.directory / attempt.LOG)
         for rank, event in errors:
             if not agent.lost_peers(event.message):
-                return f"rank {rank} {event.said}" if event.said else f"rank {rank}: {first_line(event.message)}"
+                return (
+                    f"rank {rank} {event.said}" if event.said else f"rank {rank}: {attempt.first_line(event.message)}"
+                )
         told = {rank for rank, _ in errors}
         for code_text, rank_text, _ in agent.EXIT.findall(log):
             if int(rank_text) not in told:
                 return f"rank {rank_text} {agent.describe_exit(int(code_text))}"
         if errors:
             rank, event = errors[0]
-            return f"rank {rank}: {first_line(event.message)}"
+            return f"rank {rank}: {attempt.first_line(event.message)}"
         code = self._process.returncode
         ended = f"its agent {agent.describe_exit(code)}"
         return ended if code and code < 0 else agent.last_words(log) or ended
@@ -176,7 +167,7 @@ class LocalRunning(Running):
 
 def taken(folder: Path, seconds: float = 0.0) -> int | None:
     """The open lock of a folder, which is ours now, or None when others still hold it after so many seconds."""
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(folder / attempt.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline_s = time.monotonic() + seconds
     while True:
         try:

@@ -32,20 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import xbench
-from xbench.cluster.live.attempt import (
-    LOCK,
-    LOG,
-    OVER,
-    PROGRAM,
-    AttemptProgress,
-    AttemptSpec,
-    Running,
-    State,
-    attempt_of,
-    errors_of,
-    first_line,
-    next_attempt,
-)
+from xbench.cluster.live import attempt
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.local_engine import MODULE, free
 from xbench.errors import SpecError
@@ -135,9 +122,9 @@ class RayEngine:
         Raises SpecError for what cannot be built, and OSError.
         """
         # Ray shows each worker one GPU alone, which is number 0 there.
-        program = attempt_of(job, (0,) * len(slots), self.device)
+        program = attempt.attempt_of(job, (0,) * len(slots), self.device)
         folder.mkdir(parents=True, exist_ok=True)
-        running = RayRunning(self.ray, program, next_attempt(folder, program).absolute())
+        running = RayRunning(self.ray, program, attempt.next_attempt(folder, program).absolute())
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 
@@ -146,7 +133,7 @@ class RayEngine:
         for one in self._running:
             one.kill()
         deadline_s = time.monotonic() + ENDING_S
-        while any(one.look().state not in OVER for one in self._running) and time.monotonic() < deadline_s:
+        while any(one.look().state not in attempt.OVER for one in self._running) and time.monotonic() < deadline_s:
             time.sleep(0.02)
         self._running = []
         if self._ours and self.ray.is_initialized():
@@ -190,10 +177,12 @@ def _join(ray: Any, slots: int | None, device: DeviceType, address: str | None) 
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f"at {address!r} cannot be joined" if address else "cannot be started here"
-        raise SpecError(f"a Ray cluster {where}: {first_line(str(error))}", hint="ray status says more") from None
+        raise SpecError(
+            f"a Ray cluster {where}: {attempt.first_line(str(error))}", hint="ray status says more"
+        ) from None
 
 
-class RayRunning(Running):
+class RayRunning(attempt.Running):
     """One attempt; see `Running`. It gets on whenever it is looked at.
 
         waits for the attempt before it ── bundles ── actors ── ranks ── (a worker is gone: whose fault?) ── over
@@ -206,7 +195,7 @@ class RayRunning(Running):
     told of every worker, up to `VERDICT_S`; where a node of one is dead, the attempt is `lost` and not `failed`.
     """
 
-    def __init__(self, ray: Any, program: AttemptSpec, directory: Path) -> None:
+    def __init__(self, ray: Any, program: attempt.AttemptSpec, directory: Path) -> None:
         super().__init__(directory, program)
         self._ray = ray
         self._group: Any = None
@@ -231,7 +220,7 @@ class RayRunning(Running):
         self._why = ""
         self._ending = False
 
-    def look(self) -> AttemptProgress:
+    def look(self) -> attempt.AttemptProgress:
         """See `Running`."""
         if self.over:
             return self._look
@@ -239,7 +228,7 @@ class RayRunning(Running):
             self._get_on()
         except self._ray.exceptions.RayError as error:
             self._look_for_dead_nodes()
-            self._fail(f"{RAY}{first_line(str(error))}")
+            self._fail(f"{RAY}{attempt.first_line(str(error))}")
         # Before the journal is read: nothing is written after.
         gone = self._ending and free(self.directory.parent)
         self._read()
@@ -306,7 +295,7 @@ class RayRunning(Running):
             try:
                 why = self._ray.get(exit_)
             except self._ray.exceptions.RayError as error:
-                why = f"{RAY}{first_line(str(error))}"
+                why = f"{RAY}{attempt.first_line(str(error))}"
                 # Nobody answers there, and Ray does not know yet what that means.
                 self._silent |= isinstance(error, getattr(self._ray.exceptions, "ActorUnavailableError", ()))
             if why:
@@ -322,7 +311,7 @@ class RayRunning(Running):
 
     def _cause(self) -> str | None:
         """Error that a rank died of by itself; None where all that is known may be the effect of a lost node."""
-        errors = errors_of(self.directory, self._program.workers)
+        errors = attempt.errors_of(self.directory, self._program.workers)
         causes = [(rank, event) for rank, event in errors if not lost_peers(event.message)]
         if causes:
             return _said(causes)
@@ -364,7 +353,7 @@ class RayRunning(Running):
 
     def _conclude(self) -> None:
         failed = bool(self._why or self._whys)
-        state: State = "lost" if self._lost else "failed"
+        state: attempt.State = "lost" if self._lost else "failed"
         if self._end is not None and not failed:
             state = self._end
         reason = self._reason() if state == "failed" else self._lost
@@ -375,7 +364,7 @@ class RayRunning(Running):
         """Error that a rank died of, rather than the errors that others then noticed."""
         if self._why == KILLED:
             return KILLED
-        errors = errors_of(self.directory, self._program.workers)
+        errors = attempt.errors_of(self.directory, self._program.workers)
         of_ray = next((why for why in self._whys.values() if why.startswith(RAY)), self._why)
         return self._cause() or of_ray or (_said(errors) if errors else "it ended without saying how")
 
@@ -383,7 +372,7 @@ class RayRunning(Running):
 def _said(errors: list[tuple[int, RankFailed]]) -> str:
     """The first of these errors."""
     rank, event = min(errors, key=lambda one: one[1].t)
-    return f"rank {rank}: {event.said or first_line(event.message)}"
+    return f"rank {rank}: {event.said or attempt.first_line(event.message)}"
 
 
 class Worker:
@@ -397,23 +386,23 @@ class Worker:
 
     def run(self, rank: int, directory: str, workers: int, address: str, cwd: str) -> str:
         """One rank, to its end: why it failed, or nothing."""
-        attempt = Path(directory)
-        if not (attempt / PROGRAM).is_file():
+        folder = Path(directory)
+        if not (folder / attempt.PROGRAM).is_file():
             return (
                 f"{socket.gethostname()} does not see {directory}: --folder has to be on a file system that all nodes "
                 "of the Ray cluster share"
             )
-        lock = os.open(attempt.parent / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(folder.parent / attempt.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            return f"another attempt lives in {attempt.parent}"
+            return f"another attempt lives in {folder.parent}"
         env = {**os.environ, **rank_variables(workers, 1, rank, 0, address, "0"), "PYTHONUNBUFFERED": "1"}
         interface = interface_of(self.place()[0])  # by which the other nodes reach this one
         env |= rank_environment(interface, ()) if interface is not None else {}
         command = [*GUARD, str(os.getpid()), sys.executable, "-m", MODULE, directory]
-        with open(attempt / LOG, "ab") as log:
+        with open(folder / attempt.LOG, "ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
                 cwd=cwd if os.path.isdir(cwd) else None, pass_fds=(lock,)

@@ -17,17 +17,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
-from xbench.cluster.traces.reading import (
-    Table,
-    above_zero,
-    gpus_of,
-    is_archive,
-    number,
-    parse_table,
-    read_archive,
-    read_table,
-)
+from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace, reading
 from xbench.errors import unknown
 
 ITP_COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
@@ -52,24 +42,24 @@ def load_itp(path: Path, cluster: str | None = None, rows: RowsPolicy = "refuse"
         job = cell["job_id"]
         if not job or job in names:
             raise ValueError(f"there is already a job {job!r}" if job else "job_id is empty")
-        gpus = gpus_of(cell["num_gpu"], "num_gpu")
-        submitted_s = number(cell["submission_time"], "submission_time")
-        duration_s = above_zero(cell["duration"], "duration")
+        gpus = reading.gpus_of(cell["num_gpu"], "num_gpu")
+        submitted_s = reading.number(cell["submission_time"], "submission_time")
+        duration_s = reading.above_zero(cell["duration"], "duration")
         names.add(job)
         return RigidRow(job, submitted_s, gpus, duration_s)
 
     return collected.rigid([job for table in tables.values() for job in collected.read(table, parse)])
 
 
-def _itp_tables(path: Path) -> dict[str, Table]:
+def _itp_tables(path: Path) -> dict[str, reading.Table]:
     """Table of each cluster by its number, '03'."""
-    if is_archive(path):
+    if reading.is_archive(path):
         tables = {
-            name.removesuffix(".csv"): parse_table(text, f"{path.name}/{name}", ITP_COLUMNS, ())
-            for name, text in read_archive(path).items()
+            name.removesuffix(".csv"): reading.parse_table(text, f"{path.name}/{name}", ITP_COLUMNS, ())
+            for name, text in reading.read_archive(path).items()
         }
     else:
-        tables = {path.name.split(".")[0]: read_table(path, ITP_COLUMNS, ())}
+        tables = {path.name.split(".")[0]: reading.read_table(path, ITP_COLUMNS, ())}
     return {name.removeprefix("cluster"): table for name, table in tables.items()}
 
 
@@ -78,7 +68,7 @@ def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refu
 
     Raises SpecError for a file that cannot be read, an unknown cluster, and bad rows (see `Rows`).
     """
-    table = read_table(path, PHILLY_COLUMNS, ())
+    table = reading.read_table(path, PHILLY_COLUMNS, ())
     collected = Rows("philly" if cluster is None else f"philly:{cluster}", rows)
     if cluster is not None:
         index = table.column["cluster"]
@@ -90,9 +80,9 @@ def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refu
         name = cell["cluster"]
         if cluster not in (None, name):
             return None
-        gpus = gpus_of(cell["num_gpus"], "num_gpus")
-        duration_s = above_zero(cell["duration"], "duration")
-        if abs(number(cell["gpu_time"], "gpu_time") - duration_s * gpus) > 1.0:
+        gpus = reading.gpus_of(cell["num_gpus"], "num_gpus")
+        duration_s = reading.above_zero(cell["duration"], "duration")
+        if abs(reading.number(cell["gpu_time"], "gpu_time") - duration_s * gpus) > 1.0:
             given = f"duration {cell['duration']!r} times num_gpus {cell['num_gpus']!r}"
             raise ValueError(f"gpu_time {cell['gpu_time']!r} is not {given}")
         return RigidRow(f"{name}-{row}", _seconds(cell["timestamp"]), gpus, duration_s)

@@ -12,21 +12,10 @@ from rich.text import Text
 from xbench.records import ClusterComparison, ClusterResult, Label, LiveResult, LiveRun
 from xbench.report import cluster_sentences as told
 from xbench.report import console as terminal
-from xbench.report import markup, sentences
+from xbench.report import markup, sentences, view
 from xbench.report.charts import cluster as charts
 from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain
 from xbench.report.page.model import Facts, Figure, Section, Table, Trace, columns
-from xbench.report.view import (
-    Case,
-    Detail,
-    Row,
-    View,
-    command_section,
-    ends,
-    environment_section,
-    fields,
-    warnings_section,
-)
 from xbench.text import counted
 from xbench.units import format_duration, format_seconds, format_signed_percent
 
@@ -42,7 +31,7 @@ LIVE_NOTE = (
 )
 
 
-class ClusterView(View[ClusterComparison]):
+class ClusterView(view.View[ClusterComparison]):
     """Policies of a cluster side by side."""
 
     name = "Cluster"
@@ -60,7 +49,7 @@ class ClusterView(View[ClusterComparison]):
     def labels(self) -> list[Label]:
         return ["simulated"]
 
-    def draw(self, console: Console, detail: Detail) -> None:
+    def draw(self, console: Console, detail: view.Detail) -> None:
         record = self.record
         terminal.headline(console, record.findings)
         left = ("policy", "placement")
@@ -93,9 +82,9 @@ class ClusterView(View[ClusterComparison]):
             Section("basis", "What it rests on", [Facts(told.basis(record))]),
         ]
 
-    def tables(self) -> dict[str, list[Row]]:
+    def tables(self) -> dict[str, list[view.Row]]:
         record = self.record
-        of = {"label": record.label, "trace": record.trace.name, **fields(record, "gpus", "gpus_per_host")}
+        of = {"label": record.label, "trace": record.trace.name, **view.fields(record, "gpus", "gpus_per_host")}
         setting = ("policy", "restart_s", "placement")
         return {
             "runs": [
@@ -104,33 +93,33 @@ class ClusterView(View[ClusterComparison]):
             ],
             "results": [{**of, **_result(one)} for one in record.results],
             "curves": [
-                {**of, **fields(curve, *setting), "percentile": percentile, "jct_s": jct_s}
+                {**of, **view.fields(curve, *setting), "percentile": percentile, "jct_s": jct_s}
                 for curve in record.curves
                 for percentile, jct_s in enumerate(curve.jct_s)
             ],
         }
 
-    def cases(self, strict: bool) -> list[Case]:
+    def cases(self, strict: bool) -> list[view.Case]:
         group = f"{self.record.trace.name} on {counted(self.record.gpus, 'GPU')} (simulated)"
         found = []
         for result in self.record.results:
             placed = f", {result.placement}" if result.placement else ""
             name = f"{result.policy}, {told.costing(result.restart_s)}{placed}"
             said = f"mean job completion time {format_duration(result.jct_mean_s)} (simulated)"
-            found.append(Case(group, name, result.jct_mean_s, message=said))
+            found.append(view.Case(group, name, result.jct_mean_s, message=said))
         return found
 
 
-def _result(one: ClusterResult) -> Row:
+def _result(one: ClusterResult) -> view.Row:
     return {
-        **fields(one, "policy", "restart_s", "placement", "jct_mean_s"),
-        **ends("jct_mean", one.jct_mean_ci95, "_s"),
+        **view.fields(one, "policy", "restart_s", "placement", "jct_mean_s"),
+        **view.ends("jct_mean", one.jct_mean_ci95, "_s"),
         "ratio": one.ratio,
-        **ends("ratio", one.ratio_ci95),
+        **view.ends("ratio", one.ratio_ci95),
         "gap": one.gap,
-        **ends("gap", one.gap_ci95),
-        **fields(one, "placed_ratio"),
-        **ends("placed_ratio", one.placed_ratio_ci95),
+        **view.ends("gap", one.gap_ci95),
+        **view.fields(one, "placed_ratio"),
+        **view.ends("placed_ratio", one.placed_ratio_ci95),
         "growing": one.growing,
     }
 
@@ -147,7 +136,7 @@ def _stacked(record: ClusterComparison, cost_s: float, console: Console) -> None
         terminal.indented(console, f"  {', '.join(f'{heading} {figure}' for heading, figure in figures)}")
 
 
-class LiveView(View[LiveRun]):
+class LiveView(view.View[LiveRun]):
     """Run of jobs on this machine's or a cluster's slots."""
 
     name = "Cluster run"
@@ -170,7 +159,7 @@ class LiveView(View[LiveRun]):
         """Return one sentence for each job that was given up."""
         return [f"{job.name} failed: {job.reason}" for job in self.record.jobs if job.status == "failed"]
 
-    def draw(self, console: Console, detail: Detail) -> None:
+    def draw(self, console: Console, detail: view.Detail) -> None:
         record = self.record
         terminal.headline(console, record.findings)
         self.draw_incomplete(console)
@@ -203,12 +192,12 @@ class LiveView(View[LiveRun]):
 
     def ending(self) -> list[Section]:
         record = self.record
-        environment = environment_section(record.environment)
-        return [warnings_section(record.warnings), environment, command_section(record.command)]
+        environment = view.environment_section(record.environment)
+        return [view.warnings_section(record.warnings), environment, view.command_section(record.command)]
 
-    def tables(self) -> dict[str, list[Row]]:
+    def tables(self) -> dict[str, list[view.Row]]:
         record = self.record
-        of = fields(record, "label", "policy", "engine", "slots")
+        of = view.fields(record, "label", "policy", "engine", "slots")
         return {
             "jobs": [{**of, **job.model_dump(exclude={"speeds"})} for job in record.jobs],
             "speeds": [
@@ -221,20 +210,20 @@ class LiveView(View[LiveRun]):
             ],
         }
 
-    def cases(self, strict: bool) -> list[Case]:
+    def cases(self, strict: bool) -> list[view.Case]:
         group = f"{self.record.policy} on {counted(self.record.slots, 'slot')} (real)"
         return [_live_case(group, job) for job in self.record.jobs]
 
 
-def _live_case(group: str, job: LiveResult) -> Case:
+def _live_case(group: str, job: LiveResult) -> view.Case:
     if job.jct_s is None:
-        return Case(group, job.name, None, "error", job.reason or "it had not finished when the run ended")
+        return view.Case(group, job.name, None, "error", job.reason or "it had not finished when the run ended")
     told = f"job completion time {format_duration(job.jct_s)} (real)"
     if job.forecast_jct_s is not None:
         told += f", {format_duration(job.forecast_jct_s)} (forecast): {format_signed_percent(job.forecast_error)}"
     if job.simulated_jct_s is not None:
         told += f", {format_duration(job.simulated_jct_s)} (fitted): {format_signed_percent(job.error)}"
-    return Case(group, job.name, job.jct_s, message=told)
+    return view.Case(group, job.name, job.jct_s, message=told)
 
 
 def _live_row(job: LiveResult) -> list[str]:

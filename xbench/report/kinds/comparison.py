@@ -16,7 +16,7 @@ from rich.text import Text
 
 from xbench.modes import mode_info
 from xbench.records import Comparison, Estimate, Job, Label, ModeResult
-from xbench.report import answer, markup, sentences
+from xbench.report import answer, markup, sentences, view
 from xbench.report.advice import Advice, of_comparison, what_to_paste
 from xbench.report.charts import bars
 from xbench.report.charts.launches import over_time
@@ -26,18 +26,6 @@ from xbench.report.charts.text import LEGEND, bar, draw_mode_gpus, gpu_blocks, r
 from xbench.report.charts.trace import comparison_trace
 from xbench.report.console import fact, filled_table, fitting_table, headline, indented, say, say_next, spare_columns
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
-from xbench.report.view import (
-    Case,
-    Detail,
-    MeasuredView,
-    Row,
-    Status,
-    StepTrace,
-    caution_blocks,
-    ends,
-    fields,
-    following,
-)
 from xbench.stats.blocks import twins
 from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
@@ -53,11 +41,11 @@ _DISPENSABLE = ("buckets", "removed", "memory")
 A label that all rows share is omitted first, because the answer states it.
 """
 
-Setting = Callable[[Label], Row]
+Setting = Callable[[Label], view.Row]
 """Columns at the start of every tidy table, for a row's label."""
 
 
-class ComparisonView(MeasuredView[Comparison]):
+class ComparisonView(view.MeasuredView[Comparison]):
     """Modes side by side."""
 
     name = "Comparison"
@@ -124,7 +112,7 @@ class ComparisonView(MeasuredView[Comparison]):
     def draw(
         self,
         console: Console,
-        detail: Detail,
+        detail: view.Detail,
         said: Sequence[str] | None = None,
         follows: Sequence[Advice] | None = None,
     ) -> None:
@@ -186,7 +174,7 @@ class ComparisonView(MeasuredView[Comparison]):
         if found is None:
             return []
         code = [Code(found.code, "the lines to paste")] if found.code else []
-        return [Sentences([found.told]), *code, *following(self.advice()[1:])]  # the first advice is these lines
+        return [Sentences([found.told]), *code, *view.following(self.advice()[1:])]  # the first advice is these lines
 
     def sections(self) -> list[Section]:
         record = self.record
@@ -195,13 +183,13 @@ class ComparisonView(MeasuredView[Comparison]):
         modes: list[Block] = [times or bars.comparison_table(record, bars.fastest_first(record))] if reached else []
         memory = bars.memory_table(record)
         modes += [memory] if memory is not None and reached else []
-        forecast = [predicted or bars.step_table(record), *caution_blocks(self.cautions())]
+        forecast = [predicted or bars.step_table(record), *view.caution_blocks(self.cautions())]
         uses = [(mode, result.gpu) for mode, result in record.modes.items()]
         gpus = gpu_blocks(uses, record.gpu_missing, record.fabric.label)
         notes = [*sentences.not_shown_lines(record), *self.notes()]
         basis = [Facts(self.basis()), *gpus, *([Sentences(notes)] if notes else [])]
         return [
-            Section("times", "Modes side by side", [*caution_blocks(self.stragglers()), *modes]),
+            Section("times", "Modes side by side", [*view.caution_blocks(self.stragglers()), *modes]),
             Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
             Section("layers", "Layers and the link", self.layer_charts()),
             Section("predictions", "What was predicted", forecast if reached else []),
@@ -229,7 +217,7 @@ class ComparisonView(MeasuredView[Comparison]):
             pairs += [("bounds", sentences.bounds_line(job.bounds)) for job in record.jobs if job.bounds is not None]
         return [*pairs, *self.link_facts(), ("effort", self.effort())]
 
-    def tables(self) -> dict[str, list[Row]]:
+    def tables(self) -> dict[str, list[view.Row]]:
         record = self.record
         return {
             "samples": list(sample_rows(record, self.setting)),
@@ -238,13 +226,13 @@ class ComparisonView(MeasuredView[Comparison]):
             "layers": self.layer_rows(),
         }
 
-    def cases(self, strict: bool) -> list[Case]:
+    def cases(self, strict: bool) -> list[view.Case]:
         record = self.record
         titles = " + ".join(job.workload.title for job in record.jobs) or "nothing"
         group = f"{titles} on {record.fabric.spec} ({record.fabric.label})"
         return [_case(group, record, result) for result in record.modes.values()]
 
-    def trace(self) -> StepTrace:
+    def trace(self) -> view.StepTrace:
         return self.trace_of(*comparison_trace(self.record))
 
 
@@ -253,16 +241,16 @@ def input_pairs(job: Job) -> list[tuple[str, str]]:
     return [("input", sentences.input_line(job.step))] if job.step is not None and job.step.input_s else []
 
 
-def _case(group: str, record: Comparison, result: ModeResult) -> Case:
+def _case(group: str, record: Comparison, result: ModeResult) -> view.Case:
     if result.is_trusted and result.step_s is not None:
-        return Case(group, result.mode, result.step_s.median, message=_told(record, result))
+        return view.Case(group, result.mode, result.step_s.median, message=_told(record, result))
     why = sentences.failure_line(result) or "not measured"
     if result.parity is not None and not result.parity.ok:
-        return Case(group, result.mode, None, "failed", why)
+        return view.Case(group, result.mode, None, "failed", why)
     remedy = mode_info(result.mode.partition("@")[0].partition(":")[0]).remedy
     is_missing = remedy is not None and f"{remedy} builds it" in (result.error or "")  # its software is not there
-    status: Status = "skipped" if result.status == "not measured" or is_missing else "error"
-    return Case(group, result.mode, None, status, why)
+    status: view.Status = "skipped" if result.status == "not measured" or is_missing else "error"
+    return view.Case(group, result.mode, None, status, why)
 
 
 def _told(record: Comparison, result: ModeResult) -> str:
@@ -442,14 +430,14 @@ def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
     ]
 
 
-def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+def sample_rows(record: Comparison, of: Setting) -> Iterator[view.Row]:
     """Return one row per block, with the mode's status. A mode without blocks has one row without figures."""
     seen: set[str] = set()
     for sample in record.samples:
         seen.add(sample.mode)
         yield {
             **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
-            **fields(sample, "launch", "round", "position", "started_s"),
+            **view.fields(sample, "launch", "round", "position", "started_s"),
             "steps": len(sample.steps_s),
             "warmup_steps": len(sample.warmup_s),
             "step_s": sample.step_s,
@@ -464,14 +452,14 @@ def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             yield {**_block(record, of, result, name, None), **empty}
 
 
-def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+def step_rows(record: Comparison, of: Setting) -> Iterator[view.Row]:
     """Return every step of every block, with warm-up steps marked."""
     for sample in record.samples:
         timed = [("warm-up", took_s) for took_s in sample.warmup_s] + [("timed", took_s) for took_s in sample.steps_s]
         for number, (phase, took_s) in enumerate(timed):
             yield {
                 **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
-                **fields(sample, "launch", "round", "position"),
+                **view.fields(sample, "launch", "round", "position"),
                 "step": number,
                 "phase": phase,
                 "step_s": took_s,
@@ -479,7 +467,7 @@ def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             }
 
 
-def _block(record: Comparison, of: Setting, result: ModeResult | None, mode: str, job: int | None) -> Row:
+def _block(record: Comparison, of: Setting, result: ModeResult | None, mode: str, job: int | None) -> view.Row:
     label = result.label if result is not None else record.fabric.label
     return {**of(label), "mode": mode, "status": _status(result), "job": job, "workload": _title(record, job)}
 
@@ -490,7 +478,7 @@ def _title(record: Comparison, job: int | None) -> str:
     return " + ".join(dict.fromkeys(one.workload.title for one in record.jobs))
 
 
-def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+def mode_rows(record: Comparison, of: Setting) -> Iterator[view.Row]:
     """Return the results of each mode. A failed mode has its error, and no time."""
     for name, result in record.modes.items():
         fine = result.is_trusted
@@ -504,14 +492,14 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             "mode": name,
             "status": _status(result),
             "verdict": answer.verdict(record, result),
-            **fields(result, "error", "blocks"),
+            **view.fields(result, "error", "blocks"),
             "step_s": step.median if step else None,
-            **ends("step", step.interval if step else None, "_s"),
+            **view.ends("step", step.interval if step else None, "_s"),
             "s_per_sample": sample.median if sample else None,
-            **ends("s_per_sample", sample.interval if sample else None),
+            **view.ends("s_per_sample", sample.interval if sample else None),
             "reference": answer.reference_of(record, result),
             "ratio": ratio.value if ratio else None,
-            **ends("ratio", ratio.interval if ratio else None),
+            **view.ends("ratio", ratio.interval if ratio else None),
             "exposed_s": result.exposed_s if fine else None,
             "removed_share": result.removed_share if fine else None,
             "removed_low": result.removed_ci95[0] if fine and result.removed_ci95 else None,
@@ -527,7 +515,7 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             "pattern": result.pattern,
             "memory_peak_bytes": memory.peak_bytes if memory else None,
             "memory_by": memory.by if memory else None,
-            **(fields(memory, *MEMORY_PARTS) if memory else dict.fromkeys(MEMORY_PARTS)),
+            **(view.fields(memory, *MEMORY_PARTS) if memory else dict.fromkeys(MEMORY_PARTS)),
         }
 
 

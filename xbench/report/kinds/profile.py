@@ -10,7 +10,7 @@ from rich.text import Text
 
 from xbench.records import Bounds, Label, Layer, Plan, Profile, StepTimes
 from xbench.records.comparison import Traced
-from xbench.report import markup, sentences
+from xbench.report import markup, sentences, view
 from xbench.report.advice import Advice, of_profile
 from xbench.report.answer import is_control, layer_figures
 from xbench.report.charts.axes import BELOW, marks, named, plain, rows_axis, time_axis, time_unit, vertical_line
@@ -20,17 +20,6 @@ from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, as_text, fact, filled_table, fitting_table, indented, say, say_next
 from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
-from xbench.report.view import (
-    Case,
-    Detail,
-    MeasuredView,
-    Row,
-    StepTrace,
-    caution_blocks,
-    fields,
-    following,
-    longest_layers,
-)
 from xbench.stats.steps import short_step_caution
 from xbench.text import capitalized, counted
 from xbench.units import format_bytes, format_percent, format_seconds, format_signed_percent
@@ -43,7 +32,7 @@ CLOSE = 0.05
 PLAN_HEADINGS = ("mode", "buckets", "step", "exposed", "gap", "largest")
 
 
-class ProfileView(MeasuredView[Profile]):
+class ProfileView(view.MeasuredView[Profile]):
     """One workload, measured layer by layer."""
 
     name = "Profile"
@@ -69,9 +58,9 @@ class ProfileView(MeasuredView[Profile]):
         return of_profile(self.record)
 
     def paste(self) -> list[Block]:
-        return following([one for one in self.advice() if one.command is not None])
+        return view.following([one for one in self.advice() if one.command is not None])
 
-    def draw(self, console: Console, detail: Detail) -> None:
+    def draw(self, console: Console, detail: view.Detail) -> None:
         record, found = self.record, self.advice()
         self.draw_top(console)
         for sentence in self.answer_before_plans():
@@ -177,20 +166,22 @@ class ProfileView(MeasuredView[Profile]):
             waterfall(record.layers, record.cost_model, label),
             link_cost(record.cost_model, label),
         ]
-        planned = [*([plans] if plans else []), *caution_blocks(self.cautions())]
+        planned = [*([plans] if plans else []), *view.caution_blocks(self.cautions())]
         planned += [Sentences(notes)] if notes else []
         bounds = [("bounds", sentences.bounds_line(record.bounds))] if record.bounds is not None else []
         pairs = [sentences.workload_pair(record.workload), *bounds, *self.link_facts()]
         gpus = gpu_blocks([("profile", record.gpu)], record.gpu_missing, label)
         return [
             Section("plans", "Plans", planned),
-            Section("step", "One step on a timeline", [*caution_blocks(self.stragglers()), *profile_steps(record)]),
+            Section(
+                "step", "One step on a timeline", [*view.caution_blocks(self.stragglers()), *profile_steps(record)]
+            ),
             Section("layers", "Layers and the link", [block for block in found if block is not None]),
             Section("samples", "Every sample", [series] if series else []),
             Section("basis", "What it rests on", [Facts(pairs), *gpus]),
         ]
 
-    def tables(self) -> dict[str, list[Row]]:
+    def tables(self) -> dict[str, list[view.Row]]:
         record = self.record
         of = {**self.setting(record.fabric.label), "workload": record.workload.title}
         samples = [
@@ -203,7 +194,7 @@ class ProfileView(MeasuredView[Profile]):
                 **of,
                 "label": "simulated",
                 "mode": mode,
-                **fields(plan, "predicted_step_s", "predicted_exposed_s"),
+                **view.fields(plan, "predicted_step_s", "predicted_exposed_s"),
                 "buckets": len(plan.buckets),
                 "largest_bucket_bytes": max(plan.bucket_bytes, default=None),
             }
@@ -211,25 +202,25 @@ class ProfileView(MeasuredView[Profile]):
         ]
         return {"layers": self.layer_rows(), "samples": samples, "plans": plans}
 
-    def cases(self, strict: bool) -> list[Case]:
+    def cases(self, strict: bool) -> list[view.Case]:
         record = self.record
         group = f"{record.workload.title} on {record.fabric.spec} ({record.fabric.label})"
         if record.step is None:
-            return [Case(group, "profile", status="error", message=record.error or "no step was measured")]
+            return [view.Case(group, "profile", status="error", message=record.error or "no step was measured")]
         told = sentences.step_line(record.step, record.fabric.label)
         step_s = record.step.uninstrumented_step_s
-        found = [Case(group, "profile", step_s, message=told[0].lower() + told[1:].rstrip("."))]
+        found = [view.Case(group, "profile", step_s, message=told[0].lower() + told[1:].rstrip("."))]
         for mode, plan in record.plans.items():
             told = f"predicted step {format_seconds(plan.predicted_step_s)} (simulated)"
-            found.append(Case(group, f"plan of {mode}", plan.predicted_step_s, message=told))
+            found.append(view.Case(group, f"plan of {mode}", plan.predicted_step_s, message=told))
         return found
 
-    def trace(self) -> StepTrace:
+    def trace(self) -> view.StepTrace:
         return self.trace_of(*profile_trace(self.record))
 
 
 def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) -> None:
-    shown = longest_layers(layers, len(layers) if all_layers else TOP_LAYERS)
+    shown = view.longest_layers(layers, len(layers) if all_layers else TOP_LAYERS)
     if console.width < NARROW_COLUMNS:
         for number, layer in shown:
             _stacked_layer(number, layer, console)
@@ -453,7 +444,7 @@ class TracedView(ProfileView):
             Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(self.place)}"),
         ]
 
-    def draw(self, console: Console, detail: Detail) -> None:
+    def draw(self, console: Console, detail: view.Detail) -> None:
         super().draw(console, detail)
         if detail.verbose:
             table = bucket_table(self.traced)
