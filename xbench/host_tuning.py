@@ -1,23 +1,20 @@
 """Two settings of a process that computes on CPUs: freed memory is kept, and Gloo's sending threads have priority.
 
-Memory. torch allocates a CPU tensor's memory from the C library. glibc returns large pieces, and the top of its heap,
-to the kernel as soon as they are freed. Its limits depend on earlier frees. The next step requests the same memory
-again, and the kernel zeroes it and maps it page by page. Whether a step pays for that depends on the addresses of its
-tensors: 5 000 page faults with ResNet-18's gradients, a tenth of its time; 117 000 with VGG-11's, four tenths. It
-differs between processes and between schedules, and is a property of neither. With both limits off, a step that was run
-once finds its memory mapped. The process keeps its peak. `return_freed_memory` returns free memory after a large and
-rare allocation. results/heap.json has steps with and without.
+docs/how-it-measures.md says what a step costs without them, and why that is a property of no schedule.
+
+Memory. glibc returns large pieces, and the top of its heap, to the kernel as soon as they are freed, by limits that
+depend on earlier frees. With both limits off, a step that was run once finds its memory mapped. The process keeps its
+peak. `return_freed_memory` returns free memory after a large and rare allocation.
 
 Threads. Gloo's TCP event loop is level-triggered. When a peer's socket has data and another thread holds that peer's
-lock, the loop skips the socket and polls again at once. On a core of its own that costs nothing. If the lock's holder
-needs the same core, the loop spins until the scheduler's next tick, and a small all-reduce takes 0.2 or 4 ms by chance.
-The threads that hold such locks (`pt_gloo_runloop`) run for microseconds at a time, so a higher priority for them costs
-other threads nothing. It takes a higher weight (nice) and a short slice. Linux lets a woken thread interrupt a running
-one before the end of its slice only if its own slice is shorter (`sched_setattr`, Linux 6.12; older kernels ignore
-slices). results/gloo-priority.json has the times.
+lock, the loop skips the socket and polls again at once. If the lock's holder needs the same core, the loop spins until
+the scheduler's next tick. The threads that hold such locks (`pt_gloo_runloop`) run for microseconds at a time, so a
+higher priority for them costs other threads nothing. It takes a higher weight (nice) and a short slice: Linux lets a
+woken thread interrupt a running one before the end of its slice only if its own slice is shorter (`sched_setattr`,
+Linux 6.12; older kernels ignore slices).
 
-Every mode of a comparison that may be the answer runs in the same process and has both. XBENCH_HOST_TUNING=off turns
-both off. Ranks on GPUs have neither; there the variable turns off the binding to cores (`rank.gpu`).
+XBENCH_HOST_TUNING=off turns both off. Ranks on GPUs have neither; there the variable turns off the binding to cores
+(`rank.gpu`).
 """
 
 from __future__ import annotations

@@ -5,23 +5,21 @@
     (one namespace per host) (veth pairs) ┘
 
 The bridge has its own namespace, so the machine's network, firewall and NetworkManager never see these links. A token
-bucket (tbf) limits the egress of every veth end to the rate: a host's end limits what the host sends, the bridge's end
-what it receives. So each direction of each link is a real bottleneck.
+bucket (tbf) limits the egress of every veth end: a host's end what the host sends, the bridge's end what it receives.
 
 A token bucket lets `burst` bytes pass at once after an idle moment, unlike a real link: a bucket of 1 ms would hide the
 cost of every collective below 1 ms. A packet larger than the bucket would never pass, so the link's segmentation
-offload (GSO) is limited to three quarters of it. Packets smaller than the 64 KiB that network cards take at once cost
-processor time that training needs. So the bucket holds 700 µs of the rate until packets of 64 KiB fit, at 1 Gbit/s. It
-then keeps that size until 250 µs of the rate are more, and is never below 4 KiB. The queue before the bucket holds
-40 ms of the rate, so that TCP fills the link without constant loss, and hosts that send to one host do not all drop.
+offload (GSO) is limited to three quarters of it; packets below 64 KiB cost processor time that training needs. So the
+bucket holds 700 µs of the rate until packets of 64 KiB fit, at 1 Gbit/s. It then keeps that size until 250 µs of the
+rate are more, and is never below 4 KiB. The queue before the bucket holds 40 ms of the rate, so that TCP fills the link
+without constant loss, and hosts that send to one host do not all drop.
 
-TCP's congestion control in the namespaces is CUBIC, or Reno without CUBIC. On a machine whose default is BBR, its
-pacing would keep the flow below the link's rate and drain it every ten seconds to probe.
+TCP's congestion control in the namespaces is CUBIC, or Reno without CUBIC: BBR would keep the flow below the link's
+rate and drain it every ten seconds to probe.
 
-In a namespace the machine's own name has the address of that host. Horovod (0.28.1) finds the device of its process
-sets by the address of the machine's name, whatever interface it is given. Every namespace has the machine's /etc/hosts,
-where that address is often loopback. `ip netns exec` mounts /etc/netns/NAME/hosts over /etc/hosts for the command that
-it runs. In a user namespace /etc belongs to another user, and the command mounts its file itself.
+In a namespace the machine's own name has the address of that host, because Horovod (0.28.1) finds the device of its
+process sets by that address. `ip netns exec` mounts /etc/netns/NAME/hosts over /etc/hosts for the command that it runs.
+In a user namespace /etc belongs to another user, and the command mounts its file itself.
 """
 
 from __future__ import annotations

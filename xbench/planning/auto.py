@@ -190,14 +190,10 @@ class Search:
         yield exact_name, exact
         for parts in UNIFORM:
             yield f"uniform in {parts}", merge.ddp_assignment(gradients, [math.ceil(self._carried[-1] / parts)])
-        stretch = self._stretch(exact)
+        stretch = self._share(exact).computed[0][1] / self.backward_s if self.backward_s > 0 else 1.0
         loaded = [replace(gradient, ready_s=gradient.ready_s * stretch) for gradient in gradients]
         for penalty_s in PENALTIES_S:
             yield f"{exact_name} + {penalty_s * 1e3:g} ms", merge.optimal(loaded, self._charged(penalty_s))
-
-    def _stretch(self, buckets: Buckets) -> float:
-        """Ratio of the backward time under this plan's traffic to the undisturbed one."""
-        return self._share(buckets).computed[0][1] / self.backward_s if self.backward_s > 0 else 1.0
 
     def _charged(self, penalty_s: float) -> CostFunction:
         """T during computation, plus `penalty_s` for each collective."""

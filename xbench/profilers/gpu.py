@@ -1,28 +1,20 @@
 """What NVML reports: counters of a GPU during timed steps, read by a separate thread, and all GPUs and their links.
 
-A time alone does not show whether the device ran at full speed. A hot or power-capped device computes more slowly, and
-two modes timed under different conditions do not compare. So every rank on a GPU reads the counters every `INTERVAL_S`
-and keeps the readings with their times. No reading is part of the timed loop: after a block, the rank takes the
-readings of its time from `Sampler.window`.
+A hot or power-capped device computes more slowly, and two modes timed under different conditions do not compare. So
+every rank on a GPU reads the counters every `INTERVAL_S`. No reading is part of the timed loop: after a block, the rank
+takes the readings of its time from `Sampler.window`. All counters are of the whole device, for all its processes.
 
 - **Energy** between two instants is the difference of the device's own counter (Volta and later), interpolated linearly
   between readings. Without that counter it is the power, integrated over the readings by trapezoids. Both change about
-  every tenth of a second, and power may be a mean over a second, so short windows are imprecise.
-- **Utilisation** is the share of time in which any kernel ran, as the driver measures it over 1/6 to 1 s. It does not
-  show how much of the device that kernel filled.
-- All counters are of the whole device, for all its processes.
-
-GPUs that NVLink connects (directly or through a switch) exchange gradients many times faster than GPUs behind a shared
-PCIe bridge. Those are faster than GPUs on different processors. So the links are the first fact about a cost model.
+  every tenth of a second, so short windows are imprecise.
+- **Utilisation** is the share of time in which any kernel ran, as the driver measures it over 1/6 to 1 s.
 
 No failure here may end a run. A counter that a device does not support stays None. A lost device ends the sampling with
 a reason, and earlier readings stay. A driver that hangs blocks only this thread.
 
 NVML (the module `pynvml` of the package nvidia-ml-py) is always a parameter, so tests use their own and expect exact
-numbers. This module imports no torch.
-
-`python -m xbench.profilers.gpu` writes what NVML says about the machine, as `facts` returns it. A driver may crash or
-hang, so `environment` asks in a process.
+numbers. This module imports no torch. `python -m xbench.profilers.gpu` writes what NVML says about the machine, as
+`facts` returns it; a driver may crash or hang, so `environment` asks in a process.
 """
 
 from __future__ import annotations

@@ -2,39 +2,26 @@
 
 A **layer** is a module that directly owns at least one trainable parameter. A parameter that several modules share
 belongs to the one that registered it first, in the order of `model.named_parameters()`, whose names are used. A module
-whose trainable parameters all belong to others counts as one more call of the owner of its first.
+whose trainable parameters all belong to others counts as one more call of the owner of its first. A region that
+torch.compile made one graph of (`xbench.torch_compile`) is one layer.
 
 Marks divide the step, so no time is counted twice or lost:
 
 - **forward_s** of a layer lasts from the start of its forward to the start of the next layer's, summed over its calls.
-  Activations, pooling and the loss thus belong to the layer before them. Work before the first layer belongs to the
-  first, and is the step's **input_s** too. Σ forward_s is the forward pass. A layer whose weight is read without a call
-  (the output projection inside `nn.MultiheadAttention`) has 0 here, and its time belongs to the layer that was called.
+  So activations, pooling and the loss belong to the layer before them. Work before the first layer belongs to the
+  first, and is the step's **input_s** too. A layer whose weight is read without a call (the output projection inside
+  `nn.MultiheadAttention`) has 0 here.
 - **ready_s** of a tensor lasts from the start of backward until its gradient has been accumulated. Autograd has one
-  accumulation node per parameter. It runs once per backward pass, after every use has contributed. So a tied parameter
-  is ready when its last use is done.
-- **backward_s** of a layer lasts from the previous layer's last gradient to its own last, in gradient-ready order. Σ
-  backward_s is the time to the last gradient. It follows from ready_s, so `summary` computes it.
+  accumulation node per parameter, which runs after every use has contributed.
+- **backward_s** of a layer lasts from the previous layer's last gradient to its own last, in gradient-ready order. It
+  follows from ready_s, so `summary` computes it.
 
-Layers without a gradient in a step (frozen, unused) are not part of that step: their forward time belongs to the layer
-before them. Forward calls during backward (activation checkpointing) belong to backward.
+A layer without a gradient in a step is not part of that step. Forward calls during backward (activation checkpointing)
+belong to backward. Of several micro-steps these times are the last one's; the others take **accumulate_s**. **load_s**
+is the wait for a loader's batches and their copy; on a GPU, the time for which the device waits.
 
-In a step of several micro-steps (`workloads.training_step`) all of these are of the last one, which communicates. The
-others together take **accumulate_s**.
-
-**load_s** is the wait for the batches of a loader (`workloads.batches`) and their copy to the device, of all
-micro-steps. It is no part of the other times. On a GPU it is the time for which the device waits: the host may wait for
-the next batch while the device still computes.
-
-A region that torch.compile made one graph of (see `xbench.torch_compile`) is one layer here, and its kind says so. The
-parts of the region cannot be separated, but its call and the accumulation of each parameter after it are visible.
-
-No mark waits for the device within a step or between steps. A mark is a number or a recorded event, and it is read
-after the last step. On a GPU a mark costs the host a few microseconds. It costs the device nothing while the host is
-ahead.
-
-A hook must not distort the measurement: each one only appends two objects to one list. `profile_step` measures the
-remaining cost, by alternating instrumented and bare steps.
+No mark waits for the device: it is a number or a recorded event, read after the last step. `profile_step` measures what
+hooks cost, by alternating instrumented and bare steps.
 """
 
 from __future__ import annotations

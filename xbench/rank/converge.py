@@ -194,7 +194,7 @@ class ConvergeRank(Rank):
         self.workload = build(spec, self.device, rank=self.rank)
         self.workload.loss = _loss
         self.batches = Batches(self.data, self.workload, self.training, seed, self.rank)
-        torch.manual_seed(seed + loop_seed(self.rank))  # dropout
+        torch.manual_seed(seed + 7919 * (self.rank + 1))  # dropout: far from the seeds of weights
         self.random = RandomState()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -343,11 +343,6 @@ class Batches:
 def _loss(outputs: Any, labels: Any) -> Tensor:
     """Return the cross-entropy over the first ten outputs, because the digits have ten classes."""
     return F.cross_entropy(outputs[:, :CLASSES].float(), labels)
-
-
-def loop_seed(rank: int) -> int:
-    """Return a rank's seed for the training loop, far from the seeds of weights."""
-    return 7919 * (rank + 1)
 
 
 def device_bytes(table: Path = Path("/proc/self/net/dev")) -> int:

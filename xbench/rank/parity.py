@@ -1,31 +1,23 @@
 """Parity check: whether a schedule trains the same network as DDP. docs/how-it-measures.md says why each part is there.
 
 A reference takes k steps from one saved state (`rank.reference`). Then the schedule takes the same steps on the same
-batches, each from the reference's state. After each step parameters must be bitwise equal across ranks. They must also
-be close to the reference's, relative to the update of that step (`rank.parity_checker`):
+batches, each from the reference's state. After each step parameters must be bitwise equal across ranks, and close to
+the reference's relative to the update of that step (`rank.parity_checker`):
 
     difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
 
 with the schedule's a, the reference's b and the dtype's ε. A schedule that omits one small layer's gradient differs by
 about 1 here, but invisibly relative to the parameter. The second term is rounding. The third applies with three or more
-ranks, for gradients that are zero except for rounding, such as that of a bias which the next batch-norm cancels. An
-omitted layer is still detected if its update is more than 2·10⁻⁵ of the largest. First moments, and the norm of clipped
-gradients, are compared by the same tolerance.
+ranks, for gradients that are zero except for rounding, such as that of a bias which the next batch-norm cancels.
 
-If gradients are compressed, the reference's steps are not, and means take the place of maxima. Rounding to bf16 is off
-by up to 2⁻⁹ of each rank's gradient. If ranks nearly cancel, an element's mean may change its sign, and Adam moves that
-element the other way. Such elements are few, so the mean hardly changes. A layer that was omitted, or had another
-step's gradients, is off by 1 in the mean as well; one whose mean over two ranks was taken twice, by 0.5.
+Means take the place of maxima in two cases. Compressed gradients: where ranks nearly cancel, rounding to bf16 may
+change the sign of an element's mean, and Adam moves that element the other way. Such elements are few, and a layer that
+was omitted is off by 1 in the mean as well. A compiled step (`schedules.compiled`), held to the eager reference with
+eager's random numbers and rounding: the order of additions can move an activation across a ReLU's zero. In seven of
+torchvision's networks that was up to 0.3 of the largest update, and at most 0.03 in the mean.
 
-A compiled step (`schedules.compiled`) is held to the eager reference, with eager's random numbers and rounding
-(`torch_compile.as_eager`). What remains is the order of additions. It can move an activation across a ReLU's zero: few
-gradients change, but by their own size. In seven of torchvision's networks, with 2 to 8 images of 64 pixels, that was
-up to 0.3 of the largest update, and at most 0.03 in the mean. So these modes are judged by means too.
-
-A schedule that defers updates to the next forward pass (`next_forward`) is judged after `Handle.finish`. Then it takes
-k steps with a `finish` after each, and k steps without any: the same arithmetic in the same order, so the same bits. A
-layer that runs before its update changes them. If a repeated step does not give the same bits (some kernels of GPUs),
-both must agree as closely as with DDP.
+Deferred updates (`next_forward`) are judged after `Handle.finish`, then by k steps with a `finish` after each and k
+without any: the same bits, or where a repeated step does not give those, as close as to DDP.
 """
 
 from __future__ import annotations

@@ -4,24 +4,21 @@ docs/how-it-measures.md says what is measured, in which order and why. A model m
 loss over all ranks' features has. So every rank runs the same number of steps in each measurement. Those that cannot
 are left out for such a model, with a remark.
 
-Steps with batches of a loader are timed as they are. The measurements under traffic, of contention and of launches are
-of the computation, so their steps keep the first batch. So do all parts of a step whose loader works ahead. Its workers
-hand out batches in bursts, one of each worker, so single steps say little. Its wait is the difference of two series of
-bare steps, with the loader and without (`with_loader`).
+Measurements under traffic, of contention and of launches are of the computation, so their steps keep the first batch of
+a loader. So do all parts of a step whose loader works ahead: its workers hand out batches in bursts, so its wait is the
+difference of two series of bare steps, with the loader and without (`with_loader`). In a step of several micro-steps,
+communication meets only the last one, so these measurements are of one micro-step.
 
-In a step of several micro-steps, communication meets only the last one. So ready times under load, slowdowns and the
-engine's cost are measured in steps of one micro-step.
-
-If gradients are compressed, collectives are measured on compressed data. Their times are stored by the bytes of the
-uncompressed gradients: T(M) is the time to average M bytes of fp32 gradients, and plans need nothing else. In a model
-of several dtypes, gradients of the others are sent uncompressed but predicted as if compressed.
+Collectives of compressed gradients are measured on compressed data, and their times stored by the bytes of the
+uncompressed gradients: T(M) is the time to average M bytes of fp32 gradients. In a model of several dtypes, gradients
+of the others are sent uncompressed but predicted as if compressed.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -272,7 +269,12 @@ def _under_load(
         return False
     with _refusals(session, "times of layers under traffic were not measured") as said:
         ready_s = ready_under_load(session, with_missing(plan.buckets, found.unused), steps)
-        found.layers = with_loaded(found.layers, ready_s, name)
+        found.layers = [
+            layer.model_copy(
+                update={"tensors": [t.model_copy(update={name: ready_s.get(t.name, t.ready_s)}) for t in layer.tensors]}
+            )
+            for layer in found.layers
+        ]
     return not said
 
 
@@ -387,18 +389,6 @@ def _engines(session: Session) -> Callable[[torch.nn.Module, list[list[str]]], E
         return Engine(model, None, buckets, group=session.group, compress=run.compress)
 
     return attach
-
-
-def with_loaded(
-    layers: list[Layer], ready_s: Mapping[str, float], name: Literal["ready_loaded_s", "ready_loaded_each_s"]
-) -> list[Layer]:
-    """Return the layers with these ready times under load, as the times `name` of their tensors."""
-    return [
-        layer.model_copy(
-            update={"tensors": [t.model_copy(update={name: ready_s.get(t.name, t.ready_s)}) for t in layer.tensors]}
-        )
-        for layer in layers
-    ]
 
 
 # --- bare steps, measured again: at the machine's present speed, and with a loader ----------------------------------

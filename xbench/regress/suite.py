@@ -1,25 +1,7 @@
 """Conversion of xbench.toml to a `Suite`. Every key, name and unit is checked before anything is launched.
 
-    [regress]
-    budget_minutes = 10      # for one check of the whole suite
-    pairs = 12               # launch pairs; left out: as many as it takes
-    alpha = 0.01             # false alarms of a whole check
-    confirm = true           # a suspicion needs fresh launches that agree
-
-    [regress.thresholds]     # largest allowed increase: a share with its unit, or "exact"
-    step_time = "5 %"
-    buckets = "exact"
-
-    [[regress.check]]
-    name = "resnet18"
-    workload = "resnet18:batch-size=8,image-size=64"
-    modes = ["ddp", "optimal"]
-    fabric = "local:ranks=2"
-    metrics = ["buckets", "planned_step", "step_time"]
-    plan_from = "results/resnet18-b14-1gbit.json"
-
-An error is one sentence: the file, the key, its place, and the nearest valid one. pydantic finds the errors in a table,
-and `toml_config` words them.
+docs/regress.md lists the keys. An error is one sentence: the file, the key, its place, and the nearest valid one.
+pydantic finds the errors in a table, and `toml_config` words them.
 """
 
 from __future__ import annotations

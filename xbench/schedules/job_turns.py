@@ -6,15 +6,9 @@
 A turn begins with the update of the job's last step. The wait for its gradients is put off until then, and happens
 inside the update. The collectives of a turn start during its backward pass.
 
-The process walks the pattern, so no arbiter is needed. Each job has a process group of its own. All ranks walk the same
-pattern in one thread, so the collectives of all groups are launched in the same order everywhere.
-
-On a GPU all turns are work of one stream. A wait for gradients is a wait of that stream, and the host runs ahead. All
-kernels belong to one context, so NCCL's kernels and a job's kernels run at the same time. Kernels of two processes do
-not: they share a GPU by time slices, and a NCCL kernel takes slices for as long as its collective lasts
-(`planning.turns`). On a CPU the main thread computes, and the threads of Gloo send.
-
-The jobs share a fate. An error in one turn ends the block for all of them.
+Each job has a process group of its own. All ranks walk the same pattern in one thread, so the collectives of all groups
+are launched in the same order everywhere. On a GPU all turns are work of one stream and one context, so NCCL's kernels
+and a job's kernels run at the same time. An error in one turn ends the block for all jobs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """spb: structured partial backpropagation (arXiv 2111.10672), with a spatial and a temporal variant (docs/modes.md).
 
-With k levels, a worker of level i backpropagates only through the last i/k of the layers, by measured backward time. A
-gradient is averaged over the workers that computed it: exact means, with the same bits on every rank. Early layers are
-trained on fewer samples or at fewer steps, so it is not a schedule of the same training.
-
 The prefix is left out by setting `requires_grad` of its parameters to False for the step. Then autograd builds no graph
 for it, whatever uses the parameters. A tied parameter is ready when its last use is done, so it belongs to its earliest
 layer's band. A step that used no parameter of its level has nothing to differentiate, and torch raises an error.

@@ -1,19 +1,12 @@
 """Batches: tensors in nests of tuples, lists and mappings, the number of samples, and the batches of a user's loader.
 
-A loader is a DataLoader, or anything else that can be iterated, in place of one fixed batch. Every step takes the next
-batch as a plain loop does. It waits for the loader, and then copies the batch to the device; the host does not wait for
-a copy from pinned memory. `Loader` is the host's side of this, `Feed` the device's.
-
-**Ahead of the step.** Workers of a DataLoader prepare batches while the step runs, and so does the host of a GPU. If
-such a step takes longer for another reason, as for communication, it waits less for its batch. Other loaders take their
-time in every step.
-
-**Epochs.** An iterable that ends is started again, after `set_epoch` of its sampler if there is one. An iterator is its
-own only epoch, so the run ends with an error when it does.
+A loader is a DataLoader, or anything else that can be iterated, in place of one fixed batch (docs/own-model.md). Every
+step waits for the next batch as a plain loop does, and then copies it to the device; the host does not wait for a copy
+from pinned memory. `Loader` is the host's side of this, `Feed` the device's. Workers of a DataLoader prepare batches
+while the step runs, and so does the host of a GPU: such a step waits less for its batch if it also waits for gradients.
 
 **The first batch** is kept. The parity check takes it in every step, so a schedule and its reference have the same
-batches. So do measurements of the computation alone: its slowdown by traffic, the engine's cost, the memory. Every rank
-but the first varies it, as a fixed batch (`workloads.custom`). The other batches are taken as the loader gives them.
+batches. So do measurements of the computation alone. Every rank but the first varies it (`workloads.custom`).
 
 **Samples.** Each part of a batch has possible numbers of samples: a tensor its first dimension, a list of tensors its
 length and what its items have in common, a packed sequence and a jagged tensor the number of their sequences. If the

@@ -2,20 +2,14 @@
 
 The model is initialised from `spec.seed`, so it is the same on every rank. The batch is drawn from
 `spec.seed + 1000 + rank`, so gradients differ, and a schedule that forgets to average is detected. Weights are drawn on
-the CPU and then moved, so that CPU and GPU ranks start from the same numbers.
+the CPU and then moved, so that CPU and GPU ranks start from the same numbers. `build` restores every random-number
+generator and seeds nothing for the training loop: dropout draws from the state that the caller has set.
 
-`build` restores every random-number generator (torch's on the CPU and on the device, numpy's, Python's). It seeds
-nothing for the training loop: dropout draws from the state that the caller has set.
+`dtype="bf16"` is pure bf16: parameters, buffers, floating-point inputs and targets are all converted.
 
-`dtype="bf16"` is pure bf16: parameters, buffers, floating-point inputs and targets are all converted. So gradients have
-two bytes per element, and the optimizer keeps its state in bf16. Updates below bf16's resolution are lost to rounding,
-which does not affect the time of a step.
-
-`checkpoint="blocks"` checkpoints the activations of the model's blocks. A checkpointed block keeps its inputs alone.
-The backward pass runs its forward pass again for the activations (Chen et al., arXiv 1604.06174;
-`torch.utils.checkpoint` with `use_reentrant=False`). So backward takes longer, and gradients of a block are ready
-later. A block's class becomes a subclass of the same name. Names of modules and parameters stay, and so do hooks, which
-run once in forward.
+`checkpoint="blocks"` checkpoints the activations of the model's blocks (Chen et al., arXiv 1604.06174;
+`torch.utils.checkpoint` with `use_reentrant=False`). A block's class becomes a subclass of the same name. Names of
+modules and parameters stay, and so do hooks, which run once in forward.
 """
 
 from __future__ import annotations

@@ -1,26 +1,17 @@
 """The user's own workload: `path/to/train.py:make`, or a factory that a package registers by name.
 
-`make()` returns `(model, batch, loss)`. `batch` is `(inputs, targets)`, and a step computes
-`loss(model(inputs), targets)`. See `examples/train.py`. In place of the batch it may return a loader, from which every
-step takes the next batch (`workloads.batches`). See `examples/train_loader.py`.
+docs/own-model.md has the contract of `make()`, which returns `(model, batch, loss)` or a loader for the batch. The file
+is imported afresh (`workloads.loading`), with its folder on `sys.path` during the import and while the factory runs.
 
-The file is imported afresh, as Python would import it (`workloads.loading`). Its folder is on `sys.path` during the
-import and while the factory runs, so it can import its neighbours. `if __name__ == "__main__":` is false there.
-
-Every rank calls the factory with the same seed (torch, numpy, random), so models start equal. A factory must not draw
-its weights from another source. Each unsuitable model is refused in one sentence, here and on the ranks.
-
-The batch would be equal too. Equal batches give equal gradients, and then a schedule that forgets to average goes
-unnoticed. So rank 0 keeps the factory's batch, and every other rank repeats half of its samples, inputs and targets
-together, each twice; drawn by rank. Of a loader's batches this concerns the first, which the parity check takes.
-Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too.
-Shapes, dtypes and memory formats stay. Where this changes no gradient or the model refuses it (the preflight looks
-before the ranks start), the factory has two other ways: `make(rank)` makes a batch for each rank, and with
-`make.vary = "none"` all ranks have the same.
+Every rank calls the factory with the same seed (torch, numpy, random), so models start equal, and batches would be
+equal too. Then a schedule that forgets to average goes unnoticed. So rank 0 keeps the factory's batch, and every other
+rank repeats half of its samples, inputs and targets together, each twice; drawn by rank. Of a loader's batches this
+concerns the first, which the parity check takes. Repeating samples creates no new values: codes stay codes, and labels
+stay with their samples. Shapes, dtypes and memory formats stay. The preflight looks whether this changes a gradient.
 
 The number of samples is the attribute `batch_size` of the factory or of a loader, or else what `batches.samples_of`
-finds. If nothing tells it, it is not claimed, and figures per sample are per batch. The samples to repeat are then
-those of the first dimension of the first tensor.
+finds. If nothing tells it, figures per sample are per batch, and the samples to repeat are those of the first dimension
+of the first tensor.
 """
 
 from __future__ import annotations

@@ -1,25 +1,14 @@
 """The training step of every measurement: its parts, in the order in which a loop calls them.
 
     step.clear()
-    step.accumulate()              # all micro-steps but the last
-    step.load()                    # the last micro-step
-    loss = step.forward_loss()
-    step.backward(loss)
-    step.update()
+    step.accumulate()              # all micro-steps but the last, inside the schedule's `no_sync`
+    step.load()                    # the next batch of the user's loader, for the last micro-step
+    loss = step.forward_loss()     # under autocast with --amp
+    step.backward(loss)            # of the loss divided by the number of micro-steps
+    step.update()                  # with --clip, after all averaged gradients have arrived (`synchronize`)
 
-**Accumulation** (`--accumulate N`). A step has N micro-steps, each with a forward and a backward pass over one batch.
-Their losses are divided by N, so the gradient is the mean over all samples of the step. Only the last micro-step sends:
-the others run inside the schedule's `no_sync`.
-
-**Input.** `load` takes the next batch of the user's loader (`workloads.batches`), one a micro-step, and waits for it.
-Without a loader, every micro-step has the same batch.
-
-**Clipping** (`--clip X`). `torch.nn.utils.clip_grad_norm_` scales the gradients of all parameters down to the norm X
-before the update. The norm is of averaged gradients, so the step first waits for all of them (`synchronize`).
-
-**Mixed precision** (`--amp`). The forward pass and the loss run under autocast; weights and gradients stay fp32. With
-fp16 a GradScaler multiplies the loss, so that small gradients do not become zero. Before the update it divides the
-averaged gradients and skips a step in which one is infinite or NaN. Averages are equal on all ranks, so all skip alike.
+With fp16 a GradScaler multiplies the loss. Before the update it divides the averaged gradients and skips a step in
+which one is infinite or NaN. Averages are equal on all ranks, so all skip alike.
 """
 
 from __future__ import annotations

@@ -1,22 +1,8 @@
 """Tidy tables of a record: one row per observation, one column per variable, units in the columns' names.
 
-Every row holds its label (real, emulated or simulated). Rows measured on one fabric also hold workload, fabric and
-ranks. Tables of several records can therefore be appended to each other. These are the tables of each kind of record,
-the main one first:
-
-| kind | tables |
-| --- | --- |
-| comparison | `samples` (one row per block, or one per mode without blocks), `steps`, `modes`, `layers` |
-| profile | `layers`, `samples` (one row per step), `plans` |
-| scaling | `points` |
-| convergence | `steps`, `epochs`, `modes` |
-| tuned | `tried` |
-| regression | `cases`, `launches` (one row per case, side and pair) |
-| baseline | `launches`, `floors` |
-| cluster | `runs` (one row per policy, restart cost and seed), `results`, `curves` |
-| live | `jobs`, `speeds` (one row per job and number of workers), `spans` (one row per attempt) |
-
-A CSV text holds one table with a heading; `render` returns the main table.
+docs/report.md lists the tables of each kind of record; the first is the main one, which `render` returns. Every row
+holds its label (real, emulated or simulated). Rows measured on one fabric also hold workload, fabric and ranks, so
+tables of several records can be appended to each other.
 
 The format is RFC 4180, but lines end in a newline alone. A missing value is an empty cell. A text that a spreadsheet
 would read as a formula (it begins with = + - @) gets an apostrophe in front. Numbers stay numbers.
