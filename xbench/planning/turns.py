@@ -1,16 +1,14 @@
 """Crossover: several jobs take turns on one device, and each job's gradients are sent while the others compute.
 
-The source is CrossoverScheduler (arXiv 2103.07974). A job takes its turn when its place in the pattern is next, the
-device is free, and its gradients of the step before have arrived. A turn lasts the job's compute C. Its gradients
-arrive M after the turn's end if the link, first in, first out, has no other transfer. A step keeps the link busy for W:
+The source is CrossoverScheduler (arXiv 2103.07974). A turn lasts the job's compute C. Its gradients arrive M after the
+turn's end if the link, first in, first out, has no other transfer. A step keeps the link busy for W:
 
     start   = max(device free, arrival[j])
     device  = start + C
     arrival = link = max(start + C + M, link + W)
 
-So one turn is a matrix in the max-plus algebra, and a round is the product of its turns. The time of a round in the
-steady state is that matrix's eigenvalue, the largest mean weight of a cycle (Baccelli et al., 1992): exact, without
-simulation.
+So one turn is a matrix in the max-plus algebra, and the time of a round in the steady state is the eigenvalue of the
+product of its turns (docs/planner.md): exact, without simulation.
 
 **Partial backpropagation** (`partial`, spatial variant): deep workers of one job fill idle time of another's shallow
 ones. Let the forward pass take F and the full backward pass B. A worker of level i of k is busy for F + i/k·B, and idle

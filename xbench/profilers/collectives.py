@@ -6,15 +6,12 @@ measurement, in the same order on all ranks, so that drift is spread over the cu
 
 Ranks under one kernel share its clock. The clock of another rank is estimated as in NTP, from the exchange with the
 shortest round trip, within which it is read: the error is at most half of that. Offsets are taken before and after, and
-drift is interpolated. The messages go through the store of the rendezvous. NCCL would connect each pair of ranks for
-them, and would wait for the device.
+drift is interpolated. The messages go through the store of the rendezvous: NCCL would connect each pair of ranks.
 
 On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait. On a GPU
-that call would use a stream inside NCCL's process group. That stream first waits for the current one, and then the
-current one waits for it, so two events on the current stream would contain both waits. So the call is `async_op=False`
-there, on a stream beside the compute stream (since torch 2.8). The host needs longer to launch a small all-reduce than
-the device to run it. So each repetition begins with a kernel that occupies the stream (`kernels.wait.head_start`).
-Meanwhile the host queues the aligning all-reduce, the event, the all-reduce and the second event.
+that call would use a stream inside NCCL's process group, and two events on the current stream would contain the waits
+of both streams for each other. So the call is `async_op=False` there, on a stream beside the compute stream (since
+torch 2.8), behind a kernel that occupies the stream while the host queues the repetition (`kernels.wait.head_start`).
 
 Each call is on a part of one buffer. M is the size of the whole tensor: the input of a reduce-scatter and the output of
 an all-gather. They are called as `fully_shard` calls them: the all-gather in place, the reduce-scatter into another

@@ -1,19 +1,16 @@
 """Measured contention: the slow-down of collectives and computation by each other on the same host, and launches.
 
-docs/planner.md has the ratios, the cost of a meeting, and what a rest of the link saves. Three runs of the same two
-activities give the ratios on every rank: `alone` both of them, and `together` steps in the computing thread and
-all-reduces from another. Marks at every layer's forward and every gradient tell the progress within a step
+docs/planner.md has the ratios, the cost of a meeting, what a rest of the link saves, and launches on a GPU. Three runs
+of the same two activities give the ratios on every rank: `alone` both of them, and `together` steps in the computing
+thread and all-reduces from another. Marks at every layer's forward and every gradient tell the progress within a step
 (`Progress`). A model with collectives of its own is not run beside others: each rank runs another number of these
 steps, and two threads would begin collectives in an order that differs by rank.
 
-`rest` is the first run, soon after T. On an emulated link, packets of one connection may be reordered while a core
-computes and sends. TCP takes that for loss, and its window stays too small for a burst for seconds. The idle time is a
-busy loop, because a sleep would slow the processor.
+`rest` is the first run, soon after T: the load of the others would leave TCP's window too small for a burst for
+seconds. Its idle time is a busy loop, because a sleep would slow the processor.
 
-On a GPU the two activities share the device and not the host, so contention is not measured there, and host times are:
-of a launch, of a gradient's hook (`engine_cost.hook_s`) and of a step. Each of these steps begins with an idle device,
-and is over for the host when all its work is launched. If a step has more work than a queue holds, or itself waits for
-the device (`loss.item()`), its host time is an upper limit.
+On a GPU each step whose host time is measured begins with an idle device. If a step has more work than a queue holds,
+or itself waits for the device (`loss.item()`), its host time is an upper limit.
 """
 
 from __future__ import annotations

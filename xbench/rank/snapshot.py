@@ -1,17 +1,15 @@
 """Snapshot of everything that a training step changes, for an exact restore.
 
-A step changes parameters, buffers, the optimizer's state and random-number generators. Many models change more: a
-buffer that is registered in the first forward pass, a hidden state in a plain attribute, a counter, a generator of
-their own. So the snapshot stores, for every module of the model and of its loss:
+Many models change more than parameters, buffers, the optimizer's state and generators: a buffer that is registered in
+the first forward pass, a hidden state in a plain attribute, a counter. So the snapshot stores, for every module of the
+model and of its loss:
 
 - its parameters, buffers and submodules, as objects, and the values of the tensors;
 - every other attribute: numbers and strings as they are; tensors and generators with their content; lists, dicts, sets
   and plain objects with their content, a few levels deep.
 
-Restoring removes additions and restores replaced or written values. The generators of torch on the CPU and on every
-CUDA device, of numpy and of Python are stored too, and the tensors of the batch. Values are kept in the host's memory,
-also those of a GPU. State in closures, in global variables
-and outside the process is not covered; `rank.reference` detects it.
+Restoring removes additions and restores replaced or written values. Values are kept in the host's memory, also those of
+a GPU. State in closures, in global variables and outside the process is not covered; `rank.reference` detects it.
 """
 
 from __future__ import annotations

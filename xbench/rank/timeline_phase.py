@@ -3,18 +3,15 @@
 Every rank records its steps of a mode of one job. The step that took rank 0 the median time is written to the journals
 of the first ranks, with its start time by rank 0's clock. A failed recording is a warning and does not end the run.
 
-A timeline has two lanes, on this rank's clock, with 0 at the start of the step:
+A timeline has two lanes (docs/compare.md), on this rank's clock, with 0 at the start of the step:
 
-- **compute**: `input` is a wait for a batch of a loader. `forward` includes the clearing of the gradients and leaves
-  out waits of its layers for updates. `accumulate` is all micro-steps but the last. `backward LAYER` is one slice per
-  layer in gradient-ready order, from the gradient before to the layer's own last. The copy of a gradient into its
-  bucket and the launch of the bucket belong to the next layer; for the last layer, to itself. `optimizer` leaves out
-  its waits. Where the lane is empty before the step's end, the device waits for gradients: exposed communication.
+- **compute**: `forward` includes the clearing of the gradients. `accumulate` is all micro-steps but the last. `backward
+  LAYER` is one slice per layer in gradient-ready order, from the gradient before to the layer's own last. The copy of a
+  gradient into its bucket and the launch of the bucket belong to the next layer; for the last layer, to itself.
 - **communication**: one slice per bucket in launch order, from its launch to its completion. Where the backend is known
   to send in order (NCCL runs a group's collectives on one stream), a slice begins after the end of the one before. A
   transfer that continues into the next step (`dear`, `priority`) is cut at the step's end, and the rest begins the next
-  step. Over Gloo torch's sharded modes have one slice per collective, named by its kind, and `backward` without layers,
-  because their model is a copy whose parameters are in shards.
+  step. Torch's sharded modes have `backward` without layers, because their model is a copy with parameters in shards.
 
 Completion is recorded when it happens: the backend's future has a callback. Gloo calls it in its own thread, before a
 waiting rank can continue. NCCL's runs with a current stream that follows the collective, so an event recorded there has

@@ -16,18 +16,7 @@
 
     check → checkout → `python -m xbench regress launch ORDER ANSWER` in the checkout → ranks
 
-Each launch is a process of the revision's own xbench. Base and head share no memory, no imports, and no cache but the
-machine's.
-
-    suite = load_suite(Path("xbench.toml"))
-    ...                                       # session measures both revisions
-    worth_timing(regression)                  # the checks that launches could decide
-    regression = judge(regression)            # the first launches
-    suspected(regression)                     # the cases that fresh launches have to confirm
-    regression = judge(regression.model_copy(update={"confirmation": pairs}))
-    return exit_code(regression, strict=False)
-
-Importing this package does not import torch.
+Base and head share no memory, no imports, and no cache but the machine's. Importing this package does not import torch.
 """
 
 from __future__ import annotations

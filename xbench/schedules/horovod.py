@@ -1,25 +1,18 @@
 """horovod: hvd.DistributedOptimizer with Horovod's defaults (Sergeev and Del Balso, arXiv 1802.05799).
 
-Horovod's own hooks hand each gradient to its own thread. Once per cycle (1 ms by default, option `cycle`), that thread
-packs the gradients that all ranks have into a buffer (128 MiB by default, option `fusion`). It sums them over Horovod's
-own Gloo or NCCL, and its own `synchronize` waits. The buckets are decided anew in every cycle, so there is no plan.
-
-The user's optimizer still steps. Before its step the wrapper's `synchronize` is called, as in the wrapper's own `step`.
-Accumulation is Horovod's own (`set_backward_passes_per_step`). Gradients are averaged when the optimizer steps, or in
+docs/horovod.md says how Horovod packs gradients and why two jobs differ in their scale factors. The user's optimizer
+still steps. Before its step the wrapper's `synchronize` is called, as in the wrapper's own `step`. Accumulation is
+Horovod's own (`set_backward_passes_per_step`). Gradients are averaged when the optimizer steps, or in
 `handle.synchronize()` before they are clipped or unscaled. Until then Horovod's thread writes to them, and any use of
 them is refused (`in_flight`).
 
 Horovod never removes its hooks. They are on the nodes that accumulate gradients, and the wrapper keeps those nodes
 alive. So detaching releases the nodes, and sets those that a user's graph still holds to never send again.
 
-A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP leaves it without one.
-
-Models attached at once, such as two jobs in turns, share Horovod's one world. Their gradients must not travel in one
-buffer: the first job's would wait for the second's. Horovod fuses gradients of equal scale factors only
-(`Controller::FuseResponses` in 0.28.1), so model number n divides by the ranks n times before the sum
-(`gradient_predivide_factor`). Which factors precede the sum leaves the mean as it is, to the bit where the number of
-ranks is a power of two. The number is also in the names of its gradients, which must differ. Their
-wait sleeps, because it is long and Horovod's own wait takes the core from the thread that sends.
+Models attached at once, such as two jobs in turns, share Horovod's one world, which fuses gradients of equal scale
+factors only (`Controller::FuseResponses` in 0.28.1). So model number n divides by the ranks n times before the sum
+(`gradient_predivide_factor`). The number is also in the names of its gradients, which must differ. Their wait sleeps,
+because it is long and Horovod's own wait takes the core from the thread that sends.
 
 Scripts for Horovod broadcast the optimizer's state before they train, which allocates it. Attaching allocates the
 momentum of SGD likewise (`allocate_momentum`), so that a measured step is that of such a script.

@@ -1,24 +1,20 @@
 """Next-forward overlap: gradients may still be sent during the next forward pass, and each layer waits for its own.
 
-This is the common part of `dear` and `priority`, which define the collectives and their launches. A step has three
-phases:
+This is the common part of `dear` and `priority`, which define the collectives and their launches; docs/modes.md says
+what a user sees of it. A step has three phases:
 
 - Backward fills buckets, and their collectives are launched meanwhile. At its end, gradients are in flight, and every
   use of them is refused (`in_flight`).
 - `optimizer.step()` updates nothing. It records that an update is due, with the current learning rate and all other
   settings, which a scheduler may change before the update happens.
 - In the next forward pass each layer waits, before it runs, for its **update groups**: parameters that are updated
-  together. The optimizer's own code then updates those parameters alone. The first layer that needs a group updates it,
-  once; `first_use` finds these layers. While a layer waits, it updates groups that arrive before its own, where
-  arrivals are visible to the waiting thread. On a stream they are not, and groups share calls (`on_a_stream`).
+  together, by the optimizer's own code. The first layer that needs a group updates it, once; `first_use` finds these
+  layers. While a layer waits, it updates groups that arrive before its own, where arrivals are visible to the waiting
+  thread. On a stream they are not, and groups share calls (`on_a_stream`).
 
 Promise: parameters, as every layer reads them, are bit-identical to those of a step that waits for all gradients first.
-This holds for optimizers whose update of a parameter uses only its own gradient and state (`PER_PARAMETER`). A forward
-pass without gradients (validation) completes all updates before its first layer. So do `Handle.finish`, the state dicts
-of the model and the optimizer, detaching, and any other use of a parameter (`due_updates`).
-
-`Handle.synchronize` before the step gives up the overlap for this step: gradients are averaged and on the parameters,
-for clipping or a GradScaler, and the step is an ordinary one. `wait` has no effect here.
+This holds for optimizers whose update of a parameter uses only its own gradient and state (`PER_PARAMETER`). Any other
+use of a parameter completes the step first (`due_updates`). `wait` has no effect here.
 
 Launches come from several threads (see `launch_queue`), so over Gloo the collectives have their own group, without
 other collectives in between.

@@ -1,22 +1,15 @@
 """`python -m xbench.workloads.preflight`: check that workloads can be built, run and held in memory on this machine.
 
 It runs in a separate process, so that the parent never imports torch and a crashing factory harms nothing else.
-`workloads.probe` is the other side. It reads one JSON object from stdin:
+`workloads.probe` is the other side and explains the answer (`Preflight`). The question is one JSON object on stdin:
 
     {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda" | "cuda:3", "ranks_per_host": 2,
      "local_rank": null}
 
 `ranks_per_host` is the number of processes of one job that share this machine's memory. It may be a list with a number
 for each workload: they run one after another then, and not at once. `local_rank` is set where each of the processes
-runs a preflight; only that rank's GPU is then used. It writes one object to stdout:
-
-    {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
-     "cuda": null,
-     "workloads": [{"record": WorkloadRecord, "warnings": []}, ...],
-     "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ..., "lines": []}}
-
-`gpu` is the 3 of "cuda:3". With "auto", a GPU that exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES
-hides all GPUs.
+runs a preflight; only that rank's GPU is then used. With "auto", a GPU that exists and cannot be used is an error,
+unless CUDA_VISIBLE_DEVICES hides all GPUs. The answer's "error" has the keys type, message, hint, detail and lines.
 
 All output of a factory goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and no
 memory. A factory is really called, in a process group, and steps of its result are really run. It takes two steps,

@@ -1,15 +1,7 @@
-"""A user's trace as a CSV. Strict: an unknown column or order is refused.
+"""A user's trace as a CSV; docs/cluster.md describes its columns. Strict: an unknown column or order is refused.
 
-| column | meaning |
-| --- | --- |
-| name, arrival_s, gpus | unique name; seconds since the trace began, not before the row above; requested GPUs |
-| duration_s | duration on those GPUs, undisturbed; the job is then rigid |
-| work | instead of duration_s: samples, steps, or the unit of the speeds |
-| loss_target, loss_beta0 to loss_beta2 | instead of work: the job ends at this loss, 1/(β0·k + β1) + β2 after k steps |
-| speed_1, speed_2, speed_4, ... | with either: work a second on that number of GPUs; empty if unknown |
-| scale, mode | instead of speeds: a record of `xbench plan --workers`, relative to the CSV, with work in samples |
-| least, most | smallest and largest number of GPUs, optional; empty: 1 and the whole cluster |
-| application, exposed, step_s, forward_share, memory_bytes | facts, see `speeds`; optional; empty: unknown |
+A job with `duration_s` instead of `work` is rigid. One with `loss_target` ends at this loss, 1/(β0·k + β1) + β2 after k
+steps. `scale` is a record of `xbench plan --workers`, relative to the CSV, with work in samples.
 
 The speed has to be known on the requested GPUs. Between two known numbers it is interpolated (see `TableSpeed`), and
 outside them it stays unknown.
