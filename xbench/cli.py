@@ -119,7 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ours = arguments.index("--") if "--" in arguments else len(arguments)
     debug = "--debug" in arguments[:ours]  # anywhere in the line, so that it works where the rest does not parse
     arguments = [word for word in arguments[:ours] if word != "--debug"] + arguments[ours:]
-    _never_fail_on_encoding()
+    for stream in (sys.stdout, sys.stderr):  # a character that the terminal cannot encode is no error: 'u' for 'µ'
+        if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors=STAND_INS)
     try:
         outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
         sys.stdout.flush()
@@ -243,10 +245,3 @@ def _ranks_hint(option: str, words: Sequence[str]) -> str:
 def _uncapital(text: str) -> str:
     text = one_line(text).rstrip(".")
     return text[:1].lower() + text[1:]
-
-
-def _never_fail_on_encoding() -> None:
-    """Replace characters that the terminal cannot encode, 'µ' by 'u' for example, instead of raising."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors=STAND_INS)

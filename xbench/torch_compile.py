@@ -175,7 +175,8 @@ def recorded_by(model: nn.Module) -> str | None:
         if getattr(forward, "__qualname__", "").startswith(_GRAPHED):
             return "torch.cuda.make_graphed_callables"
         for compiled in (forward, getattr(module, "_compiled_call_impl", None), module):
-            if _replays(compiled):
+            options = getattr(compiled, "get_compiler_config", lambda: None)
+            if callable(options) and (options() or {}).get(_CUDAGRAPHS):
                 return "torch.compile with CUDA graphs (mode='reduce-overhead' and 'max-autotune' use them)"
     return None
 
@@ -209,9 +210,3 @@ class Recordings:
                 delattr(self._graph, name)
             else:
                 setattr(self._graph, name, method)
-
-
-def _replays(compiled: Any) -> bool:
-    """True if the compiled callable uses CUDA graphs, according to its options."""
-    options = getattr(compiled, "get_compiler_config", lambda: None)
-    return callable(options) and bool((options() or {}).get(_CUDAGRAPHS))

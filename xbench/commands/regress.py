@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.options import (
-    ResultPath,
-    ThemedCommand,
-    check_json,
-    check_targets,
-    examples,
-    field_option,
-    json_option,
-    show_run,
-    with_options,
-    write_text,
-)
+from xbench.commands import options
 from xbench.config import RunConfig
 from xbench.errors import SpecError, unknown
 from xbench.option_fields import Finite
@@ -48,7 +37,7 @@ def regress() -> None:
 
 def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callable[[F], F]:
     """Add the options that measuring commands share; `pairs` describes the default in the help text."""
-    return with_options(
+    return options.with_options(
         click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True, metavar="FILE",
                      help="File with the suite: workloads, modes, fabrics, metrics, thresholds."),
         click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
@@ -56,9 +45,9 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
         click.option("--budget", type=Finite(0.1, 1440), metavar="MINUTES",
                      help="Minutes to spend at most, in place of the suite's budget_minutes; a given number of pairs "
                      "ignores it."),
-        field_option(RunConfig, "device", help="Where to compute; auto takes GPUs where there are any."),
-        field_option(RunConfig, "timeout_s"),
-        json_option,
+        options.field_option(RunConfig, "device", help="Where to compute; auto takes GPUs where there are any."),
+        options.field_option(RunConfig, "timeout_s"),
+        options.json_option,
     )  # fmt: skip
 
 
@@ -91,14 +80,14 @@ def init_command(workload: str | None, install: str | None) -> int:
 
 @regress.command(
     "check",
-    cls=ThemedCommand,
+    cls=options.ThemedCommand,
     short_help="Measure the suite, and judge it against a base.",
-    epilog=examples(
+    epilog=options.examples(
         "xbench regress check --base origin/main", "xbench regress check --base HEAD~1 --layer deterministic"
     ),
 )
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
-@click.option("--baseline", type=ResultPath(), metavar="FILE|DIR",
+@click.option("--baseline", type=options.ResultPath(), metavar="FILE|DIR",
               help="Stored counts.  [default: this machine's and any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
@@ -114,17 +103,17 @@ def check_command(
     markdown_to: str | None,
     junit_to: str | None,
     json_to: str | None,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Measure the suite, and judge it against a revision, or its counts against a stored baseline.
 
     Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
     an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
     """
-    check_targets({"--json": json_to, "--markdown": markdown_to, "--junit": junit_to})
+    options.check_targets({"--json": json_to, "--markdown": markdown_to, "--junit": junit_to})
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV judges times as well")
-    request = _request(base=base, baseline=baseline, **options)
+    request = _request(base=base, baseline=baseline, **chosen)
     request.confirm = request.suite.confirm and not no_confirm
 
     from xbench.regress import exit_code
@@ -135,9 +124,9 @@ def check_command(
 
     console = make_console()
     kept = check(request, console)
-    show_run(console, kept.record, kept.path, json_to, markdown_to, junit_to)
-    write_text(markdown_to, lambda: regression_markdown(kept.record))
-    write_text(junit_to, lambda: junit.render(kept.record, strict))
+    options.show_run(console, kept.record, kept.path, json_to, markdown_to, junit_to)
+    options.write_text(markdown_to, lambda: regression_markdown(kept.record))
+    options.write_text(junit_to, lambda: junit.render(kept.record, strict))
     _tell_github(kept.record)
     if kept.error is not None:
         raise kept.error
@@ -147,19 +136,19 @@ def check_command(
 @regress.command("baseline", short_help="Store counts to compare with, and learn how noisy this machine is.")
 @_suite_options(pairs="20")
 @_layer_option
-def baseline_command(json_to: str | None, layer: str, **options: Any) -> int:
+def baseline_command(json_to: str | None, layer: str, **chosen: Any) -> int:
     """Store the suite's counts, plans and predictions, and how far apart launches of the same code are here.
 
     A check without --base compares with these counts. Checks on this machine take no difference below twice its noise
     floor for a regression.
     """
-    check_json(json_to)
-    request = _request(layer=layer, **options)
+    options.check_json(json_to)
+    request = _request(layer=layer, **chosen)
     from xbench.regress.baseline import baseline
     from xbench.report.console import make_console
 
     kept = baseline(request, console := make_console())
-    show_run(console, kept.record, kept.path, json_to)
+    options.show_run(console, kept.record, kept.path, json_to)
     if kept.error is not None:
         raise kept.error
     return 0

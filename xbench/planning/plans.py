@@ -179,7 +179,9 @@ class Planner:
         """The step of `mode` with these buckets of `step.gradients`."""
         step, info = self.step, mode_info(mode)
         if self.contention is None and step.loaded is not None and info.overlap != "none":
-            loaded = self._loaded_for(len(buckets))
+            loaded, each = step.loaded, step.loaded_each  # the nearer by the number of buckets
+            if each is not None and len(buckets) ** 2 > len(self.exact) * len(each):
+                loaded = each
             buckets = _translated(buckets, step.gradients, loaded)
             step = replace(step, gradients=loaded, backward_s=max(step.backward_s, loaded[-1].ready_s))
         forward_s, optimizer_s = step.forward_s, step.optimizer_s
@@ -213,12 +215,6 @@ class Planner:
     def under_traffic(self) -> Sequence[Gradient]:
         """The gradients for planning, with ready times under traffic where these were measured."""
         return self.step.loaded or self.step.gradients
-
-    def _loaded_for(self, buckets: int) -> tuple[Gradient, ...]:
-        """The gradients with ready times under the traffic of about so many buckets."""
-        few, each = self.step.loaded, self.step.loaded_each
-        assert few is not None
-        return each if each is not None and buckets**2 > len(self.exact) * len(each) else few
 
     @cached_property
     def exact(self) -> Buckets:

@@ -21,7 +21,7 @@ import numpy as np
 
 from xbench.errors import SpecError, unknown
 from xbench.planning import cost
-from xbench.planning.cost import CostCurve, FloatArray
+from xbench.planning.cost import CostCurve
 from xbench.records import CostModel
 from xbench.spec import known_options, parse_int, parse_options
 from xbench.units import parse_rate, parse_seconds
@@ -236,12 +236,8 @@ def _sum(parts: Sequence[tuple[float, float, CostCurve]]) -> CostCurve:
     sizes = np.unique(np.concatenate([curve.sizes / share for _, share, curve in parts]))
     times = np.zeros_like(sizes)
     for count, share, curve in parts:
-        times += count * _from_first(curve, sizes * share)
+        # The first time stands for T(0) = 0: a knot at zero bytes is the limit from above.
+        times += count * np.where(sizes > 0, curve(sizes * share), curve.times[0])
     return CostCurve(
         sizes, np.maximum.accumulate(times), sum(count * share * curve.slope for count, share, curve in parts)
     )
-
-
-def _from_first(curve: CostCurve, sizes: FloatArray) -> FloatArray:
-    """The curve with its first time instead of T(0) = 0: a knot at zero bytes is the limit from above."""
-    return np.where(sizes > 0, curve(sizes), curve.times[0])

@@ -128,7 +128,10 @@ def measure_contention(
 
     share = (0.5 if quick else 1.0) * SHARE
     measuring = _Measuring(workload, group, note, wire)
-    measuring.rest(_rested_bytes(transfer_s, most_bytes), QUICK_RESTS if quick else RESTS)
+    rested_bytes = SIZES[0]
+    while 2 * rested_bytes <= most_bytes and transfer_s(rested_bytes) < AFTER_REST_S:
+        rested_bytes *= 2
+    measuring.rest(rested_bytes, QUICK_RESTS if quick else RESTS)
     measuring.alone(streams(ALONE_S * share))
     if not model_communicates:
         again = [] if quick else streams(TOGETHER_S * share)[::-1]
@@ -297,14 +300,6 @@ class _Measuring:
             _step_s(self.workload, meeting)
             self.found.met_s.append(_step_s(self.workload, meeting))
             self.found.bare_s.append(_step_s(self.workload))
-
-
-def _rested_bytes(transfer_s: Callable[[float], float], most_bytes: int) -> int:
-    """A size [B] that takes about AFTER_REST_S, as far as `most_bytes` allows."""
-    nbytes = SIZES[0]
-    while 2 * nbytes <= most_bytes and transfer_s(nbytes) < AFTER_REST_S:
-        nbytes *= 2
-    return nbytes
 
 
 def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[float], float]) -> Contention:

@@ -121,15 +121,11 @@ class ConvergeRank(Rank):
             if not self.refuses(mode):
                 for number, seeds in enumerate(self.rounds(mode)):
                     self.barrier(f"{mode.text} {number}")
-                    if jobs := self.training_of(mode):
-                        self.trained(mode, jobs, seeds)
+                    if mode.paired:
+                        self.trained(mode, self.sessions_of(mode), seeds)
+                    elif self.job == 0:  # the first job trains modes of one job
+                        self.trained(mode, [self], seeds)
         self.finish()
-
-    def training_of(self, mode: ModeSpec) -> list[Self]:
-        """Return the sessions of this process that train a mode. The first job trains modes of one job."""
-        if mode.paired:
-            return self.sessions_of(mode)
-        return [self] if self.job == 0 else []
 
     def rounds(self, mode: ModeSpec) -> list[list[int]]:
         """Return the seeds that are trained at once, by job. An odd last seed is paired with the first, once more."""

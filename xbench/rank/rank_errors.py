@@ -187,7 +187,8 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
             if handle.units and session.rank == 0:
                 session.journal.write(UnitsWrapped(mode=mode.text, units=handle.units))
             if mode_info(session.plans[session.job].carrier_of(mode)).refuses_late:
-                handle.alike = _is_refusal  # ranks meet next to detach, also those that refuse nothing
+                # Ranks meet next to detach, also those that refuse nothing.
+                handle.alike = lambda error: isinstance(error, UsageError) and not isinstance(error, WorkloadError)
                 session.note(noted(mode, f"trying {mode.text}"))
                 refusal = _refusal_of_forward(session, handle)
                 session.note(f"tried {mode.text}")
@@ -200,10 +201,6 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
             raise
         return f"rank {session.rank} {said}"
     return None
-
-
-def _is_refusal(error: BaseException) -> bool:
-    return isinstance(error, UsageError) and not isinstance(error, WorkloadError)
 
 
 def _refusal_of_forward(session: Session, handle: Handle) -> str | None:

@@ -106,7 +106,10 @@ def make(session: Session) -> Reference:
         if reference.by == BY_HAND or not _ddp_again(session, reference):
             reference.not_shown, reference.comparable = DIFFERS, False
             return reference
-        reference.buffer = _uneven(buffers)
+        everyone = gathered(buffers)
+        uneven = [name for name in buffers if any(other.get(name) != buffers[name] for other in everyone)]
+        # Batch-norm's come last: training does not read them.
+        reference.buffer = min(uneven, key=lambda name: "running_" in name, default=None)
     world_size = dist.get_world_size()
     if world_size > 1:
         why_not_shown = partial(parity_power.not_shown, session.workload, session.snapshot, local=local,
@@ -301,13 +304,6 @@ def _short_of_memory(session: Session) -> str | None:
                 f"{format_bytes(free)} are free"
             )
     return None
-
-
-def _uneven(buffers: dict[str, str]) -> str | None:
-    """Return the first buffer that differs among ranks. Batch-norm's come last: training does not read them."""
-    everyone = gathered(buffers)
-    uneven = [name for name in buffers if any(other.get(name) != buffers[name] for other in everyone)]
-    return min(uneven, key=lambda name: "running_" in name, default=None)
 
 
 # --- losses that are not finite ------------------------------------------------------------------------------------

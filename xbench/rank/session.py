@@ -317,7 +317,9 @@ class Session:
             handle.engine.note = self.note
         if handle.meets_at_detach:
             handle.alike = lambda error: self._raised_alike(mode, error)
-        self._say_once()
+        if self.rank == 0 and not self.said and self.run.compress is not None:
+            self.said = True
+            self.journal.write(Remarked(message=compressed(self.run.compress)))
         return handle
 
     def _raised_alike(self, mode: ModeSpec, error: BaseException) -> bool:
@@ -333,14 +335,6 @@ class Session:
         if self.turn_group is not None and mode_info(mode.name).sharing == "in turns":
             return self.turn_group
         return self.group
-
-    def _say_once(self) -> None:
-        """Write the remark on compression for the record, once."""
-        if self.rank > 0 or self.said:
-            return
-        self.said = True
-        if self.run.compress is not None:
-            self.journal.write(Remarked(message=compressed(self.run.compress)))
 
     def on_ddp(self, mode: ModeSpec) -> bool:
         """True if DDP's reducer sends this mode's gradients, also where `auto` chose DDP itself."""

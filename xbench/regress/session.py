@@ -365,7 +365,8 @@ class Measuring:
             if None in answers or not steps_s:
                 continue
             cycle = max((block.cycle for answer in answers if answer for block in answer.blocks), default=1)
-            shape = self._shapes[check.name] = shape_of(steps_s, cycle, turns=self._able(check, trees))
+            in_turns = self.suite.in_turns and all(self._looks[tree.name, check.name].takes_turns for tree in trees)
+            shape = self._shapes[check.name] = shape_of(steps_s, cycle, turns=in_turns)
             once_s = (self._clock() - began_s) / len(trees)
             self._pair_s[check.name] = len(trees) * launch_s(once_s, shape, steps_s)
             label = next(answer.label for answer in answers if answer is not None)
@@ -453,11 +454,6 @@ class Measuring:
                 if answer is not None:
                     found[tree.name] += metrics.timed(check, answer, shape.steps if shape.turns is not None else None)
         return found
-
-    def _able(self, check: Check, trees: Sequence[Checkout]) -> bool:
-        """True if the two launches of a pair take turns: both trees support it, and the suite allows it."""
-        able = all(self._looks[tree.name, check.name].takes_turns for tree in trees)
-        return self.suite.in_turns and able
 
     def _launch_in_turns(
         self, check: Check, order: Sequence[Checkout], number: int

@@ -19,7 +19,10 @@ from xbench.units import format_bytes, format_clock, format_power
 def render_machine(machine: Machine, console: Console) -> None:
     """Print the whole answer, at any width."""
     here = machine.environment
-    fact(console, "machine", _hardware(here))
+    physical = here.facts.get("physical_cores")
+    cores = counted(here.cores, "core")
+    cores += f" ({physical} physical)" if physical not in (None, "unknown", str(here.cores)) else ""
+    fact(console, "machine", f"{here.hostname}: {here.cpu}, {cores}, {format_bytes(here.memory_bytes)}")
     fact(console, "software", _software(here))
     for gpu in machine.gpus:
         fact(console, f"GPU {gpu.index}", _gpu(gpu))
@@ -55,13 +58,6 @@ def _told(console: Console, title: str, told: Sequence[Finding]) -> None:
     for one in told:
         grid.add_row(Text(one.name), Text(one.detail))
     console.print(Padding(grid, (0, 0, 0, 2)))
-
-
-def _hardware(here: Environment) -> str:
-    physical = here.facts.get("physical_cores")
-    cores = counted(here.cores, "core")
-    cores += f" ({physical} physical)" if physical not in (None, "unknown", str(here.cores)) else ""
-    return f"{here.hostname}: {here.cpu}, {cores}, {format_bytes(here.memory_bytes)}"
 
 
 def _software(here: Environment) -> str:

@@ -163,7 +163,10 @@ def _mode_result(
         return records.ModeResult(
             mode=mode.text, status=status, label=label, error=error, parity=gate, plan=plan, pattern=pattern
         )
-    per_sample = grouped_estimate(_by_launch(blocks))
+    launches: dict[int, list[float]] = {}
+    for block in blocks:
+        launches.setdefault(block.launch, []).append(block.value)
+    per_sample = grouped_estimate(list(launches.values()))
     step = records.Estimate(
         median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch)
     )
@@ -269,13 +272,6 @@ def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, patte
     distinct_s = alone[0] if twins(run) else sum(alone)
     progress = sum(places.count(job) * alone[job] for job in range(len(jobs))) / took_s
     return distinct_s / progress
-
-
-def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
-    launches: dict[int, list[float]] = {}
-    for block in blocks:
-        launches.setdefault(block.launch, []).append(block.value)
-    return list(launches.values())
 
 
 def _with_exposed(

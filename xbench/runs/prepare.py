@@ -124,9 +124,15 @@ def prepare(config: RunConfig) -> tuple[spec.RunSpec, Preflight, list[str]]:
     workloads, modes, notes = check_unprobed(config)
     tuned = host_tuning.is_on()
     among = _ranks_here(config.fabric)
-    found = _probed(workloads, modes, config.device, among)
-    if found.device == "cpu" and config.device == "auto":
-        _check_unused(found.cuda)
+    # Beside jobs at once, which need two processes, the first process holds the second job of turns once more.
+    twice = {"at once", "in turns"} <= {mode_info(mode.name).sharing for mode in modes}
+    found = probe([*workloads, *(workloads[1:] if twice else ())], config.device, *among)
+    slowed = gpu_errors.check_variables(found.device, os.environ)
+    found = found.model_copy(update={"workloads": found.workloads[: len(workloads)], "slowed": slowed})
+    if found.device == "cpu" and config.device == "auto" and not gpu_errors.hides_all(os.environ):
+        unusable = gpu_errors.unusable_gpu("", found.cuda, listed_gpus())
+        if unusable is not None:
+            raise unusable
     if found.device == "cuda":
         if found.gpus > 1:
             notes.append(UNTRIED_ON_GPUS)
@@ -238,28 +244,6 @@ def check_on_gpu(modes: Sequence[spec.ModeSpec]) -> None:
             f"mode {compiled!r} needs Triton, of which torch.compile makes kernels for GPUs, and it is not installed",
             hint="pip install triton",
         )
-
-
-def _check_unused(built_for: str | None) -> None:
-    """Raise SpecError if the driver lists GPUs and torch, built for this CUDA, sees none, unless they are hidden."""
-    if gpu_errors.hides_all(os.environ):
-        return
-    unusable = gpu_errors.unusable_gpu("", built_for, listed_gpus())
-    if unusable is not None:
-        raise unusable
-
-
-def _probed(
-    workloads: Sequence[spec.WorkloadSpec], modes: Sequence[spec.ModeSpec], device: str, among: tuple[int, int | None]
-) -> Preflight:
-    """Check the workloads and their memory (`probe`), and the variables of the environment.
-
-    Beside jobs at once, which need two processes, the first process holds the second job of turns once more.
-    """
-    twice = {"at once", "in turns"} <= {mode_info(mode.name).sharing for mode in modes}
-    found = probe([*workloads, *(workloads[1:] if twice else ())], device, *among)
-    slowed = gpu_errors.check_variables(found.device, os.environ)
-    return found.model_copy(update={"workloads": found.workloads[: len(workloads)], "slowed": slowed})
 
 
 def _ranks_here(fabric: spec.FabricSpec) -> tuple[int, int | None]:

@@ -186,14 +186,13 @@ class CommBucket(Bucket):
         return self.work is None or self.work.is_completed()
 
     def finish(self, changed: Container[int]) -> None:
-        """Wait for the collective and hand its averages back. `finish` of the module does what follows."""
+        """Wait for the collective, and write its averages into gradients that are not the sent memory.
+
+        `finish` of the module does what follows.
+        """
         assert self.work is not None
         self.work.wait()
         self.work = None
-        self.hand_back(changed)
-
-    def hand_back(self, changed: Container[int]) -> None:
-        """Write the received averages into this rank's gradients, where these are not the sent memory."""
         if self.narrowed:
             for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
                 if filled and parameter.grad is not None and id(parameter) not in changed:

@@ -44,7 +44,10 @@ def median_estimate(values: Sequence[float]) -> Estimate:
         return Estimate(median=median, ci95=(median, median))
     low, high = float(data[0]), float(data[-1])
     if count >= MIN_DISTRIBUTION_FREE:
-        rank = _median_rank(count)
+        # The largest rank with 2·P(Binomial(count, ½) < rank) ≤ 5 %, in exact integers.
+        tail, rank = 0, 0
+        while 40 * (tail := tail + math.comb(count, rank)) <= 2**count:
+            rank += 1
         return Estimate(median=median, ci95=(float(data[rank - 1]), float(data[count - rank])))
     mean = float(np.mean(data))
     half = student_quantile(0.975, count - 1) * float(np.std(data, ddof=1)) / math.sqrt(count)
@@ -136,11 +139,3 @@ def _center_and_scale(data: NDArray[np.float64]) -> tuple[float, float]:
     correction = _MAD_SMALL_SAMPLE.get(len(data), len(data) / (len(data) - 0.8))
     scale = MAD_TO_SIGMA * correction * float(np.median(np.abs(data - center)))
     return center, max(scale, _MIN_RELATIVE_SCALE * abs(center))
-
-
-def _median_rank(count: int) -> int:
-    """The largest k with 2·P(Binomial(count, ½) < k) ≤ 5 %, in exact integers. `count` is at least 6."""
-    tail, rank = 0, 0
-    while 40 * (tail := tail + math.comb(count, rank)) <= 2**count:
-        rank += 1
-    return rank

@@ -116,7 +116,10 @@ def generate(
     durations_s = mean_s * _sizes(random, sizes, jobs)
     models = random.choice(list(MODELS), jobs)
     rate = load * gpus / float(np.mean(requested * durations_s))
-    gaps_s = _gaps(random, 1.0 if arrivals == "poisson" else burst, jobs) / rate
+    variation = 1.0 if arrivals == "poisson" else burst
+    probability = (1 + math.sqrt((variation - 1) / (variation + 1))) / 2
+    phase = random.random(jobs) < probability
+    gaps_s = random.exponential(1.0, jobs) / np.where(phase, 2 * probability, 2 * (1 - probability)) / rate
     arrivals_s = np.cumsum(gaps_s) - gaps_s[0]
     speeds = {(str(model), size): ring_of(str(model), size) for model in MODELS for size in mix}
     generated = []
@@ -146,11 +149,3 @@ def _sizes(random: np.random.Generator, sizes: Sizes, jobs: int) -> FloatArray:
     if sizes == "lognormal":
         return random.lognormal(-(LOGNORMAL_SIGMA**2) / 2, LOGNORMAL_SIGMA, jobs)
     return (1.0 + random.pareto(PARETO_SHAPE, jobs)) * (PARETO_SHAPE - 1) / PARETO_SHAPE
-
-
-def _gaps(random: np.random.Generator, variation: float, jobs: int) -> FloatArray:
-    """Draws with mean one and that squared coefficient of variation."""
-    probability = (1 + math.sqrt((variation - 1) / (variation + 1))) / 2
-    phase = random.random(jobs) < probability
-    gaps: FloatArray = random.exponential(1.0, jobs) / np.where(phase, 2 * probability, 2 * (1 - probability))
-    return gaps
