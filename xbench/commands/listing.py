@@ -145,8 +145,13 @@ def _print_workloads(rows: list[dict[str, Any]], word: str) -> None:
         _print_names([row["name"] for row in rows])
         return
     _print_table(rows)
-    if not word:
-        _print_libraries()
+    if word:
+        return
+    click.echo()
+    for prefix, module in libraries.LIBRARIES.items():
+        count = len(libraries.library_models(prefix))
+        remedy = f"xbench list workloads {prefix}/ lists them" if count else install_extra(prefix)
+        click.echo(f"{prefix}/NAME: {f'{count} ' if count else ''}models of {module}: {remedy}")
 
 
 def workload_rows(library: str | None = None) -> list[dict[str, Any]]:
@@ -215,15 +220,6 @@ def _sizes(sizes: dict[str, int], sequence_unit: str) -> str:
         return "–"
     units = {"image_size": " px", "seq_len": sequence_unit}
     return " × ".join(f"{size}{units.get(key, '')}" for key, size in sizes.items())
-
-
-def _print_libraries() -> None:
-    """Print a line for each library: how many models it has, or how it is installed."""
-    click.echo()
-    for prefix, module in libraries.LIBRARIES.items():
-        count = len(libraries.library_models(prefix))
-        remedy = f"xbench list workloads {prefix}/ lists them" if count else install_extra(prefix)
-        click.echo(f"{prefix}/NAME: {f'{count} ' if count else ''}models of {module}: {remedy}")
 
 
 def _print_names(names: list[str]) -> None:

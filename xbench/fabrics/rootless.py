@@ -126,7 +126,8 @@ def _init(libc: ctypes.CDLL, command: Sequence[str]) -> int:
         _check(libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None), "mounts cannot be made private")
         _check(libc.mount(b"proc", b"/proc", b"proc", 0, None), "/proc cannot be mounted in a user namespace")
         _check(libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"mode=755"), "/run cannot be mounted in a user namespace")
-        _raise_loopback()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", _IFF_UP_RUNNING, b""))
         child = os.fork()
         if child == 0:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED)
@@ -157,11 +158,6 @@ def supervise(child: int) -> int:
         if received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, received.si_signo)
-
-
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", _IFF_UP_RUNNING, b""))
 
 
 def _check(result: int, what: str) -> None:

@@ -39,13 +39,6 @@ KILLED, RAISED, LEFT, LOST_PEERS = range(4)
 """Distance of a sign of trouble from the root cause. The smallest wins, then the earliest."""
 
 
-def silent_error(who: str, limit_s: float, *, chosen: bool = True) -> RankError:
-    """Return the error for a rank that was silent for too long [s]. `chosen`: the limit is that of `--timeout`."""
-    limit = ", the limit of --timeout" if chosen else ""
-    hint = f"it hangs, or needs longer: --timeout {max(USUAL_S, 2 * limit_s):g}s"
-    return RankError(f"{who} gave no sign of life for {limit_s:g} s{limit}", hint=hint)
-
-
 @dataclass(frozen=True)
 class Probes:
     """Queries of the monitor to the machine."""
@@ -318,7 +311,9 @@ class Monitor:
         # The rank that the others wait for: not waiting itself, and silent the longest.
         open_ranks = [rank for rank in self.ranks if not rank.ended]
         late = min(open_ranks, key=lambda rank: ("waiting" in rank.activity, rank.noted[0] if rank.noted else 0.0))
-        return Verdict(silent_error(f"{late}{late.activity}", limit_s, chosen=limit_s == self._silence_s))
+        limit = ", the limit of --timeout" if limit_s == self._silence_s else ""
+        hint = f"it hangs, or needs longer: --timeout {max(USUAL_S, 2 * limit_s):g}s"
+        return Verdict(RankError(f"{late}{late.activity} gave no sign of life for {limit_s:g} s{limit}", hint=hint))
 
     def _stopped(self) -> RankWatch | None:
         for rank in self.ranks:

@@ -59,7 +59,6 @@ from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes, Stragglers, UnitCost
 from xbench.schedules.engine import Engine
 from xbench.schedules.groups import collectives_begun, workers_of
-from xbench.spec import RunSpec
 from xbench.stats.convergence import cycles_s
 from xbench.stats.summary import median_estimate
 from xbench.torch_compile import plain_name
@@ -167,7 +166,11 @@ def profile_job(session: Session) -> JobPlan:
         session.part("step without communication")
         with session.workload.without_waits():
             again = bare_again(session, found.step)
-            found.step = at_present_speed(found.step, again)
+            present = median_estimate(slowest(again))
+            if abs(present.median / found.step.uninstrumented_step_s - 1) > SAME_SPEED:
+                # Plans are made and timed at this speed, and all parts of the step are scaled to it (`StepModel.of`).
+                bare = {"uninstrumented_step_s": present.median, "uninstrumented_ci95": present.ci95}
+                found.step = found.step.model_copy(update=bare)
             if not found.model_communicates:  # its values would have no meaning, and might stop one rank alone
                 found.unit_costs = unit_costs(session, found.raws, found.step.uninstrumented_step_s)
         found.keep(session)
@@ -218,7 +221,10 @@ def _quiet_step(session: Session) -> _Measured:
     own = raw.raw(), watch.use().waited_share, place_of(session), collectives_begun() > before
     raws, waited, places, communicates = map(list, zip(*gathered(own), strict=True))
     layers, step = summarise(raws)
-    return _Measured(raws, layers, step, wire_of(session.run, layers), places, waited, any(communicates))
+    # Measurements and plans count fp32 bytes, whether they are sent in this dtype or not.
+    compresses = session.run.compress == "bf16" and any(t.dtype == "float32" for one in layers for t in one.tensors)
+    wire = torch.bfloat16 if compresses else torch.float32
+    return _Measured(raws, layers, step, wire, places, waited, any(communicates))
 
 
 def _collectives_s(session: Session) -> float:
@@ -327,15 +333,6 @@ def _contention(session: Session, found: _Measured, cost: CostModel) -> Contenti
     return contention.model_copy(update={"hook_s": hook_s, "copy_s_per_byte": copy_s_per_byte})
 
 
-def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
-    """Return the dtype in which this run sends fp32 gradients.
-
-    Measurements and plans count fp32 bytes in either case.
-    """
-    compresses = run.compress == "bf16" and any(t.dtype == "float32" for layer in layers for t in layer.tensors)
-    return torch.bfloat16 if compresses else torch.float32
-
-
 def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:
     """Return each tensor's ready time [s since the start of backward] under these buckets' traffic, slowest rank."""
     session.note("measuring ready times under load")
@@ -412,18 +409,6 @@ def bare_again(session: Session, step: StepTimes, least: int = MIN_AGAIN) -> lis
     took_s = [session.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
     session.clock.reset()
     return gathered(took_s[1:])
-
-
-def at_present_speed(step: StepTimes, again: Sequence[Sequence[float]]) -> StepTimes:
-    """Return the step with its bare time measured again, if it has changed. Machines change speed within a minute.
-
-    `again` has the bare steps [s] by rank. Each counts as the maximum over ranks. Plans are made and timed at this
-    speed, and all parts of the step are scaled to it (`StepModel.of`).
-    """
-    found = median_estimate(slowest(again))
-    if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
-        return step
-    return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
 
 
 def loader_cycles(steps_s: Sequence[float], burst: int) -> list[float]:

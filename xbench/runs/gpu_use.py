@@ -70,6 +70,8 @@ def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -
     if not windows:
         return None
     power_w = _power_w(windows)
+    told = [(w.throttled_readings, w.readings) for w in windows if w.throttled_readings is not None]
+    watched = sum(count for _, count in told)  # readings of devices that report throttled clocks
     readings = sum(window.readings for window in windows)
     seconds = sum(window.seconds for window in windows)
     return GpuUse(
@@ -83,7 +85,7 @@ def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -
         memory_clock_mhz=median_of_known(window.memory_clock_mhz for window in windows),
         temperature_max_c=_most(window.temperature_max_c for window in windows),
         throttled=_throttled(windows),
-        throttled_share=_throttled_share(windows),
+        throttled_share=sum(throttled for throttled, _ in told) / watched if watched else None,
         sampling_share=sum(window.sampling_s for window in windows) / seconds,
     )
 
@@ -97,13 +99,6 @@ def _power_w(windows: Sequence[Window]) -> float | None:
             return None
         total_w += sum(energy_j for energy_j, _ in seen) / sum(seconds for _, seconds in seen)
     return total_w
-
-
-def _throttled_share(windows: Sequence[Window]) -> float | None:
-    """Return the share of readings with throttled clocks; None if no device reports them."""
-    told = [(w.throttled_readings, w.readings) for w in windows if w.throttled_readings is not None]
-    readings = sum(count for _, count in told)
-    return sum(throttled for throttled, _ in told) / readings if readings else None
 
 
 def _throttled(windows: Iterable[Window]) -> list[str]:

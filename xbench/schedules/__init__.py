@@ -34,7 +34,9 @@ def parse_mode(text: str) -> ModeSpec:
         options: dict[str, str] = {}
         if info.options is not None:
             options = imported(info.options)(text, parse_options(given)[1] if colon else {})
-        return ModeSpec(text=_canonical(name, options), name=name, carrier=name, options=tuple(options.items()))
+        written = ",".join(f"{key}={value}" for key, value in options.items())
+        full = f"{name}{',' if ':' in name else ':'}{written}" if written else name
+        return ModeSpec(text=full, name=name, carrier=name, options=tuple(options.items()))
     return _paired(text, info, rest.split(",") if colon else [])
 
 
@@ -85,11 +87,6 @@ def obstacle(name: str) -> str | None:
         return None
     why: str | None = imported(named)()
     return why
-
-
-def _canonical(name: str, options: dict[str, str]) -> str:
-    given = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{name}{',' if ':' in name else ':'}{given}" if given else name
 
 
 def parse_modes(text: str) -> tuple[ModeSpec, ...]:

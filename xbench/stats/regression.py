@@ -134,7 +134,9 @@ def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) ->
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
         raise ValueError("a signed-rank test needs finite differences, and at least one")
-    ranks = _doubled_ranks(np.abs(values))
+    sizes = np.abs(values)
+    below, up_to = (np.searchsorted(np.sort(sizes), sizes, side=side) for side in ("left", "right"))
+    ranks = below + up_to + 1  # midranks times two, so that they are integers
     probabilities = _sum_probabilities(tuple(sorted(ranks[values != 0].tolist())))
     upper, lower = int(ranks[values > 0].sum()), int(ranks[values < 0].sum())
     averages = np.sort(_walsh_averages(values[None, :])[0])
@@ -147,14 +149,6 @@ def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) ->
         min(1.0, float(probabilities[upper:].sum())),
         min(1.0, float(probabilities[lower:].sum())),
     )
-
-
-def _doubled_ranks(sizes: Vector) -> NDArray[np.int64]:
-    """Midranks times two, so that they are integers: 1-based ranks of the sizes, ties sharing their mean."""
-    ordered = np.sort(sizes)
-    below = np.searchsorted(ordered, sizes, side="left")
-    up_to = np.searchsorted(ordered, sizes, side="right")
-    return (below + up_to + 1).astype(np.int64)
 
 
 @lru_cache(maxsize=256)

@@ -321,8 +321,15 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
     trace.step_ends_s = sorted([*trace.optimizer_s, *trace.scaler_s])
     trace.nodes.sort(key=lambda node: node.start_s)
     trace.has_overlaps = _overlap(trace)
-    again = _marked_again(trace.marked_steps)
-    _drop_repeated(trace, seen)
+    last_s: dict[int, float] = {}
+    for mark in reversed(trace.marked_steps):
+        last_s.setdefault(mark.number, mark.since_s)
+    again = len({one.number for one in trace.marked_steps if last_s[one.number] >= one.until_s > one.since_s})
+    # The host did nothing twice at the same time in the same thread.
+    nodes = list(dict.fromkeys(trace.nodes))
+    calls = {(call[0].kind, call[0].start_s, call[0].end_s, *call[1:]): call for call in seen.host_collectives}
+    seen.repeated += len(trace.nodes) - len(nodes) + len(seen.host_collectives) - len(calls)
+    trace.nodes, seen.host_collectives = nodes, list(calls.values())
     _drop_undefined(trace, seen)
     _cut_host(trace, seen)
     trace.is_gpu = any(number >= 0 for number in seen.kernels[3::6])
@@ -361,22 +368,6 @@ def _overlap(trace: RankTrace) -> bool:
         since_s + ROUNDING_S < after_s < until_s - ROUNDING_S and until_s + ROUNDING_S < end_s
         for (since_s, until_s), (after_s, end_s) in [*spans, *pairwise(trace.optimizer_s)]
     )
-
-
-def _marked_again(marks: Sequence[Mark]) -> int:
-    """Number of steps that are marked once more after they ended."""
-    last_s: dict[int, float] = {}
-    for mark in reversed(marks):
-        last_s.setdefault(mark.number, mark.since_s)
-    return len({mark.number for mark in marks if last_s[mark.number] >= mark.until_s > mark.since_s})
-
-
-def _drop_repeated(trace: RankTrace, seen: _Seen) -> None:
-    """Drop what the host did twice at the same time in the same thread."""
-    nodes = list(dict.fromkeys(trace.nodes))
-    calls = {(call[0].kind, call[0].start_s, call[0].end_s, *call[1:]): call for call in seen.host_collectives}
-    seen.repeated += len(trace.nodes) - len(nodes) + len(seen.host_collectives) - len(calls)
-    trace.nodes, seen.host_collectives = nodes, list(calls.values())
 
 
 def _cut_host(trace: RankTrace, seen: _Seen) -> None:

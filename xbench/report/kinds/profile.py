@@ -223,7 +223,10 @@ def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) ->
     shown = view.longest_layers(layers, len(layers) if all_layers else TOP_LAYERS)
     if console.width < NARROW_COLUMNS:
         for number, layer in shown:
-            _stacked_layer(number, layer, console)
+            parameters, gradient, forward, backward, ready, share = layer_figures(layer)
+            console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {share}"))
+            indented(console, f"{parameters} parameters, {gradient} of gradients")
+            indented(console, f"forward {forward}, backward {backward}, ready {ready}")
     else:
         headings = ("#", "layer", "kind", "parameters", "gradient", "forward", "backward", "ready", "share")
         rows = [[str(number), layer.name, layer.kind, *layer_figures(layer)] for number, layer in shown]
@@ -234,13 +237,6 @@ def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) ->
         more = "1 more layer takes" if hidden == 1 else f"{hidden} more layers take"
         say(console, f"{more} {format_percent(rest)} of the step: --all shows {'it' if hidden == 1 else 'them'}.")
     console.print()
-
-
-def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
-    parameters, gradient, forward, backward, ready, share = layer_figures(layer)
-    console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {share}"))
-    indented(console, f"{parameters} parameters, {gradient} of gradients")
-    indented(console, f"forward {forward}, backward {backward}, ready {ready}")
 
 
 def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> list[list[str]]:
