@@ -65,7 +65,14 @@ def main(argv: list[str]) -> int:
         return 1 if failed else 0
     finally:
         end([rank for rank in started if rank.poll() is None])
-        end_children_of(started)
+        # Kill what they left in their process groups, such as the workers of a data loader. A kill takes effect later.
+        deadline = time.monotonic() + ENDING_S
+        for rank in started:
+            # While one member lives, the group's id is not reused. A group without members does not exist.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.pid, signal.SIGKILL)
+                while _lives(rank.pid) and time.monotonic() < deadline:
+                    time.sleep(0.005)
 
 
 def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: str, port: str) -> dict[str, str]:
@@ -94,20 +101,6 @@ def end(ranks: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             rank.kill()
             rank.wait()
-
-
-def end_children_of(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Kill what ranks that have ended left in their process groups, such as the workers of a data loader.
-
-    Wait until it is gone, for 3 s at most: a kill takes effect later.
-    """
-    deadline = time.monotonic() + ENDING_S
-    for rank in ranks:
-        # While one member lives, the group's id is not reused. A group without members does not exist.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(rank.pid, signal.SIGKILL)
-            while _lives(rank.pid) and time.monotonic() < deadline:
-                time.sleep(0.005)
 
 
 def _lives(group: int) -> bool:

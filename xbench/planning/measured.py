@@ -108,9 +108,7 @@ def measured(record: records.Profile | records.Comparison, name: str, job: int |
             hint=f"xbench profile {chosen.workload.spec.name} --fabric shaped:hosts=2,rate=1gbit times them",
         )
     try:
-        _check_times(chosen.layers, chosen.step, cost)
-        _check_names(chosen.layers)
-        _check_origin(cost, record.fabric)
+        _check_parts(chosen.layers, chosen.step, cost, record.fabric)
         check_curve(cost)
         step = StepModel.of(chosen.layers, chosen.step)
         if not step.compute_s > 0:
@@ -160,7 +158,9 @@ def _check_range(values: Mapping[str, float], low: float = 0.0, high: float = MA
             raise ValueError(f"{name} is {value:g}, out of range {low:g} to {high:g}")
 
 
-def _check_times(layers: Sequence[records.Layer], times: records.StepTimes, cost: records.CostModel) -> None:
+def _check_parts(
+    layers: Sequence[records.Layer], times: records.StepTimes, cost: records.CostModel, fabric: records.FabricRecord
+) -> None:
     if cost.world_size < 2:
         raise ValueError(f"its cost model has a world size of {cost.world_size}, and an all-reduce needs 2")
     _check_range(
@@ -175,15 +175,9 @@ def _check_times(layers: Sequence[records.Layer], times: records.StepTimes, cost
             raise ValueError(
                 f"an all-reduce of {point.nbytes} bytes in {point.transfer_s:g} s: both must be above zero"
             )
-
-
-def _check_names(layers: Sequence[records.Layer]) -> None:
     names = [tensor.name for layer in layers for tensor in layer.tensors]
     if len(set(names)) < len(names):
         raise ValueError(f"the tensor {next(name for name in names if names.count(name) > 1)!r} stands twice")
-
-
-def _check_origin(cost: records.CostModel, fabric: records.FabricRecord) -> None:
     if cost.collective != "all_reduce":
         raise ValueError(f"its cost model is of {cost.collective}, and all_reduce is needed")
     if (cost.world_size, cost.backend) != (fabric.world_size, fabric.backend):

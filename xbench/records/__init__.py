@@ -21,12 +21,17 @@ from xbench.records.cluster import TraceRecord as TraceRecord
 from xbench.records.comparison import BY_HAND as BY_HAND
 from xbench.records.comparison import RANKS as RANKS
 from xbench.records.comparison import Comparison as Comparison
+from xbench.records.comparison import ErrorBand as ErrorBand
 from xbench.records.comparison import Job as Job
+from xbench.records.comparison import LinkTerms as LinkTerms
 from xbench.records.comparison import Memory as Memory
 from xbench.records.comparison import ModeResult as ModeResult
 from xbench.records.comparison import Parity as Parity
 from xbench.records.comparison import Profile as Profile
 from xbench.records.comparison import Sample as Sample
+from xbench.records.comparison import Scaling as Scaling
+from xbench.records.comparison import ScalingPoint as ScalingPoint
+from xbench.records.comparison import ScalingSource as ScalingSource
 from xbench.records.comparison import Tuned as Tuned
 from xbench.records.comparison import Unit as Unit
 from xbench.records.convergence import Converged as Converged
@@ -98,10 +103,5 @@ from xbench.records.regression import Side as Side
 from xbench.records.regression import SideName as SideName
 from xbench.records.regression import Suite as Suite
 from xbench.records.regression import Threshold as Threshold
-from xbench.records.scaling import ErrorBand as ErrorBand
-from xbench.records.scaling import LinkTerms as LinkTerms
-from xbench.records.scaling import Scaling as Scaling
-from xbench.records.scaling import ScalingPoint as ScalingPoint
-from xbench.records.scaling import ScalingSource as ScalingSource
 
 ConvergenceCurve = Curve

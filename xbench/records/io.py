@@ -22,11 +22,10 @@ from xbench.errors import RecordError
 from xbench.former_words import former
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
 from xbench.records.cluster import ClusterComparison, LiveRun
-from xbench.records.comparison import Comparison, Profile, Tuned
+from xbench.records.comparison import Comparison, Profile, Scaling, Tuned
 from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
 from xbench.records.regression import Baseline, Regression
-from xbench.records.scaling import Scaling
 from xbench.registry import Registry
 from xbench.text import cut, one_line, visible
 

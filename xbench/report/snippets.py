@@ -97,17 +97,19 @@ def attach_snippet(
             lines.append(f"parts = {plan.parts.model_dump()!r}")
             source = ', plan={"buckets": buckets, "parts": parts}'
     attach = f"xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait})"
-    imports, loop = loop_lines(attach, workload, device)
-    return "\n".join(
-        [
-            _comment(plan, told),
-            *imports,
-            *lines,
-            *([_TUNED] if tuned else []),
-            *loop,
-            "",
-        ]
-    )
+    spec = workload if workload is not None else WorkloadSpec(name="model")
+    before = [f'scaler = torch.amp.GradScaler("{device}")'] if spec.amp == "fp16" else []
+    body = _accumulated(spec, device) if spec.accumulate > 1 else [*_passes(spec, device), *_update(spec)]
+    if spec.accumulate > 1:
+        over = "for number, (inputs, targets) in enumerate(batches, start=1):"
+    else:
+        over, body = "for inputs, targets in batches:", ["optimizer.zero_grad()", *body]
+    imports = ["import contextlib"] if spec.accumulate > 1 else []
+    if any("torch." in line for line in [*before, *body]):
+        imports.append("import torch")
+    tuning = [_TUNED] if tuned else []
+    loop = [*before, f"with {attach} as handle:", f"    {over}", *_indented(body, 2)]
+    return "\n".join([_comment(plan, told), *imports, *lines, *tuning, *loop, ""])
 
 
 def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool, tuned: bool = False) -> str:
@@ -159,27 +161,6 @@ def is_schedule(name: str) -> bool:
 def quoted(text: str) -> str:
     """Return `text` as a Python string in double quotes. JSON's escapes mean the same in Python."""
     return json.dumps(visible(text), ensure_ascii=False)
-
-
-def loop_lines(attach: str, spec: WorkloadSpec | None, device: DeviceType) -> tuple[list[str], list[str]]:
-    """Return the imports and the lines of a loop in the context `attach`, the call of `xbench.attach`.
-
-    The code expects `criterion` and `batches`, besides what `attach` uses. `spec` is the workload with the options of
-    its step; None is a step without options. `device`: 'cpu' or 'cuda'.
-    """
-    if spec is None:
-        spec = WorkloadSpec(name="model")
-    before = [f'scaler = torch.amp.GradScaler("{device}")'] if spec.amp == "fp16" else []
-    body = _accumulated(spec, device) if spec.accumulate > 1 else [*_passes(spec, device), *_update(spec)]
-    if spec.accumulate > 1:
-        over = "for number, (inputs, targets) in enumerate(batches, start=1):"
-    else:
-        over, body = "for inputs, targets in batches:", ["optimizer.zero_grad()", *body]
-    lines = [*before, f"with {attach} as handle:", f"    {over}", *_indented(body, 2)]
-    imports = ["import contextlib"] if spec.accumulate > 1 else []
-    if any("torch." in line for line in [*before, *body]):
-        imports.append("import torch")
-    return imports, lines
 
 
 def _passes(spec: WorkloadSpec, device: DeviceType) -> list[str]:

@@ -191,7 +191,15 @@ def _attached(
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
             _broadcast_state(model, group)
-        _check_equal(model, group)
+        # Averaged gradients keep equal parameters equal, and do not make different ones equal. Buffers may differ: each
+        # rank keeps batch-norm statistics of its own batches.
+        names = differing(_left_to_us(model, model.named_parameters()), group)
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise UsageError(
+                f"ranks start with different parameters: {names[0]!r}{more}",
+                hint="seed all ranks alike, load one checkpoint, or let attach(..., broadcast=True) copy rank 0's",
+            )
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
     if isinstance(setup.optimizer, Optimizer):  # before fsdp puts its shards there
@@ -273,22 +281,6 @@ def _refuse_later_group(model: Module, optimizer: Optimizer | None) -> Callable[
             hook.remove()
 
     return end
-
-
-def _check_equal(model: Module, group: dist.ProcessGroup | None) -> None:
-    """Compare all parameters over the group's ranks. Every rank must call it; all raise UsageError when they differ.
-
-    Averaged gradients keep equal parameters equal. They do not make different parameters equal, so ranks with different
-    parameters train different networks. DDP broadcasts rank 0's parameters and buffers when it is made. Here that
-    happens on request. Buffers may differ: each rank keeps batch-norm statistics of its own batches.
-    """
-    names = differing(_left_to_us(model, model.named_parameters()), group)
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise UsageError(
-            f"ranks start with different parameters: {names[0]!r}{more}",
-            hint="seed all ranks alike, load one checkpoint, or let attach(..., broadcast=True) copy rank 0's",
-        )
 
 
 def _broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
