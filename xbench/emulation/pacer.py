@@ -5,17 +5,15 @@ after the other, each for T(bytes) of a cost model. Without contention a collect
 
     start = max(launch, end of its predecessor)        end = start + T(bytes)
 
-With contention (by the rules of `planning.contention`) the collective in service advances at the rate 1 / (T·f). While
-the device computes, f is ρ; otherwise it is the measured queue's slow-down. Both exist for one and for several
-collectives in flight. The computation is slowed down by σ meanwhile, which `load` returns.
+With contention (docs/planner.md) the collective in service advances at the rate 1 / (T·f). While the device computes, f
+is ρ; otherwise it is the measured queue's slow-down. The computation is slowed down by σ meanwhile, which `load`
+returns.
 
-`Pacer` is for a link without contention. A completion is known at launch, so a waiter sleeps until then, and the thread
-serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation. There a completion
-is not known beforehand. Every half millisecond the thread measures the share of the time in which the computing thread
-ran, advances the lane by that, and takes the collective's share of the processor by copying memory back and forth.
-
-A wait ends with a short spin, because a sleeping thread wakes some ten microseconds late, and the waiter has nothing
-else to do. A collective begins at the call that launches it.
+`Pacer` is for a link without contention: a waiter sleeps until the completion, and the thread serves only callbacks.
+`SharingPacer` is for a link that shares the processor with the computation. Every half millisecond its thread measures
+the share of the time in which the computing thread ran, advances the lane by that, and takes the collective's share of
+the processor by copying memory back and forth. A wait ends with a short spin, because a sleeping thread wakes some ten
+microseconds late. A collective begins at the call that launches it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Ranks that an engine (torchrun, srun, mpirun) started. This fabric starts nothing itself.
 
 Every engine tells a rank its place in its own variables; ENGINES is the table. A rank may see the variables of several
-engines, because engines nest:
-
-- torchrun's agent (TORCHELASTIC_RUN_ID) is always the innermost: srun, mpirun or Kubernetes started it.
-- srun is always the outermost: mpirun starts its ranks through it inside an allocation.
-- All others, and RANK and WORLD_SIZE that a script set by hand, must give the same rank and world size.
-
-An incomplete set is an error, unless it agrees with another engine's complete set: Slurm's PMI plug-ins set only
-PMI_RANK and PMI_SIZE.
+engines, because engines nest: torchrun's agent (TORCHELASTIC_RUN_ID) is always the innermost, and srun the outermost
+(mpirun starts its ranks through it inside an allocation). All others, and RANK and WORLD_SIZE that a script set by
+hand, must give the same rank and world size. An incomplete set is an error, unless it agrees with another engine's
+complete set: Slurm's PMI plug-ins set only PMI_RANK and PMI_SIZE.
 
 Slurm sets SLURM_PROCID in the shell of a batch script and of an allocation as well, where no ranks were started. Ranks
 are in a *step*: SLURM_STEP_ID is a number below 0xfffffff0; the batch script's, the external and the interactive step

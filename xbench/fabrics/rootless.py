@@ -1,21 +1,18 @@
 """Shaped links without root: the whole command runs again inside a user namespace, where it is root.
 
-Linux lets an ordinary user make a user namespace and be root in it. xbench re-executes itself there once:
-
     xbench compare …                         (execs into)
     └─ rootless.py: unshares its namespaces, forwards signals, returns the exit status
        └─ init: mounts /proc and an empty /run (for ip netns), reaps; its death ends everything inside
           └─ xbench compare …                with XBENCH_ROOTLESS=1
 
 Inside there is no network but the shaped links and loopback: ip netns cannot return to a namespace that it does not
-own, so the machine's own is not used. Only the user's own id is mapped, so files that are written inside belong to the
-user. All processes inside and all namespaces die with the init, so there are no leftovers. Kernels and distributions
-may forbid this (user.max_user_namespaces=0, kernel.apparmor_restrict_unprivileged_userns=1, most containers);
-`obstacle` makes a real trial.
+own. Only the user's own id is mapped, so files that are written inside belong to the user. All processes inside and all
+namespaces die with the init, so there are no leftovers. Kernels and distributions may forbid this
+(user.max_user_namespaces=0, kernel.apparmor_restrict_unprivileged_userns=1, most containers); `obstacle` makes a real
+trial.
 
-Inside, this file is run by path (`rootless.py COMMAND…`) and uses the standard library alone, for two reasons.
-unshare(2) of a user namespace needs a process of one thread, and a process that has imported numpy has more. And it
-starts in milliseconds.
+Inside, this file is run by path (`rootless.py COMMAND…`) and uses the standard library alone: unshare(2) of a user
+namespace needs a process of one thread, and a process that has imported numpy has more.
 """
 
 from __future__ import annotations

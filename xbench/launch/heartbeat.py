@@ -1,19 +1,16 @@
 """Heartbeat of ranks that another launcher started: detect a rank's end, and send its measurements to rank 0.
 
-Under our own launcher the parent watches the ranks. Here no parent does, so every rank has a thread. Every BEAT_S it
-
-- sends new events of the rank's journal to rank 0, so that they are not lost with the rank;
-- reports at the store that the rank lives, and its note;
-- on rank 0: lets the judge of every launch (`launch.monitor`) read the reports of all ranks;
-- on all others: ends its process when rank 0 reports the end, or has disappeared.
+Under our own launcher the parent watches the ranks. Here every rank has a thread. Every BEAT_S it sends new events of
+the rank's journal to rank 0, so that they are not lost with the rank, and reports at the store that the rank lives, and
+its note. On rank 0 it lets the judge of every launch (`launch.monitor`) read the reports of all ranks. On all others it
+ends its process when rank 0 reports the end, or has disappeared.
 
 A rank that fails reports why, then waits until rank 0 has recorded it. Most launchers end every rank as soon as one has
 ended badly. A rank is gone if it has not beaten for the user's --timeout, or for GONE_S if others have lost it.
 
 A process that hangs in a collective does not react to a request to end, so the thread ends it. On rank 0, `abandon`
-saves the record first. Signals interrupt Python code only, so they also reach the thread through a pipe. Messages are
-small (a block's time stamps), and nothing runs between beats. The module needs no torch: any store with the methods of
-torch.distributed's works.
+saves the record first. Signals interrupt Python code only, so they also reach the thread through a pipe. The module
+needs no torch: any store with the methods of torch.distributed's works.
 """
 
 from __future__ import annotations

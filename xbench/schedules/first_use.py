@@ -1,19 +1,14 @@
 """First use of each parameter in a forward pass: which layer reads it first, from one observed pass.
 
-A deferred update must be complete before any code reads the parameter. Mostly the module that owns a parameter reads it
-when it is called, but not always. `nn.MultiheadAttention` reads its `out_proj`'s weight without calling it, and a model
-may pass another layer's weight to a function. So one forward pass is observed: every call of a module, and every torch
-function with a parameter among its arguments. Such a use counts for the innermost module in call.
+Mostly the module that owns a parameter reads it when it is called. But `nn.MultiheadAttention` reads its `out_proj`'s
+weight without calling it, and a model may pass another layer's weight to a function. So one forward pass is observed:
+every call of a module, and every torch function with a parameter among its arguments. Such a use counts for the
+innermost module in call.
 
-A parameter's **homes** are the modules that wait for it before they run:
-
-- the modules that own it, if they are called;
-- for an owner that is not called, the innermost called module around it;
-- the module in which the parameter was first used.
-
-The first home in the order of a forward pass waits, and the others then have nothing to wait for. A parameter without
-any home is waited for in the first module call. A use before a parameter's homes in a later forward pass completes the
-whole step (`due_updates`).
+A parameter's **homes** are the modules that wait for it before they run: the modules that own it, if they are called;
+for an owner that is not called, the innermost called module around it; and the module in which it was first used. The
+first home in the order of a forward pass waits, and the others then have nothing to wait for. A parameter without any
+home is waited for in the first module call. A use before the homes in a later pass completes the step (`due_updates`).
 
 A module with its own parameters that is called twice in one forward pass is refused. The schedules that wait in forward
 passes promise one wait per layer, and their plans have one place for it.

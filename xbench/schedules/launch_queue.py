@@ -1,19 +1,16 @@
 """Queue of collectives that are launched in one order on every rank, by the thread that makes the next one possible.
 
-An entry is one collective of a step. It may be launched under three conditions. Its data is complete. Every collective
-before it in the order has been launched. The bytes in flight with it are within the credit, or none are in flight. The
-order is fixed before the step and equal on all ranks. So ranks never wait for each other's different collectives,
-whatever becomes ready first.
+An entry is one collective of a step. It is launched when its data is complete, every collective before it in the order
+has been launched, and the bytes in flight with it are within the credit, or none are in flight. The order is fixed
+before the step and equal on all ranks, so ranks never wait for each other's different collectives.
 
 An arrival frees credit while the main thread computes. The next launch is then by the thread that handles the arrival,
 which is the backend's own: Gloo's worker thread, or the pacer of the emulated link, calls the future's callback. That
 thread also does the work that follows an arrival, such as the local sum of a reduce-scatter, which makes others ready.
-One lock orders launches, and no thread polls. Where nothing follows an arrival (no credit and no such work), there is
-no callback, and waiting threads find arrivals themselves.
+One lock orders launches, and no thread polls. Where nothing follows an arrival, there is no callback.
 
-With `streams`, a device's stream keeps collectives in order by itself (NCCL, the emulated link of a GPU). Arrivals need
-no thread there: every collective is launched as soon as it is ready, without credit. A wait makes the current stream
-wait.
+With `streams`, a device's stream keeps collectives in order by itself (NCCL, the emulated link of a GPU). Every
+collective is launched as soon as it is ready, without credit. A wait makes the current stream wait.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
 """The workloads by name, with the facts for listing and defaults. Nothing here imports torch.
 
-An entry's target is a `workload.Recipe` class. Names that other packages register through the entry-point group
-`xbench.workloads` are an exception. They name a factory: a function without arguments that returns `(model, batch,
-loss)`, as the user's own `path/to/file.py:factory` does.
+An entry's target is a `workload.Recipe` class. Only names that other packages register through the entry-point group
+`xbench.workloads` name a factory, as the user's own `path/to/file.py:factory` is.
 
 The facts of torchvision's models are properties of the model except for the two defaults. `parameters` counts the
 trained ones: without the auxiliary classifiers of googlenet and inception_v3. `minimum` is the smallest image that the
-network accepts in training mode with a batch of two. `multiple` is the step between image sizes that the constructor
-accepts (patches in vit_*, partitions in maxvit_t).
+network accepts in training mode with a batch of two. `multiple` is the step between image sizes.
 
-`cpu` is sized for a step of 0.1 to 1.7 s on one core. Forward and backward cost about 6 FLOP per multiply-add, and a
-core gives some 20 to 60 GFLOP/s. So the batch (at most 8) and the image are the largest that stay near 20 GFLOP a step
-(the heaviest networks exceed it at their smallest sensible input). `cuda` is a usual training input, with the batch
-halved from 64 until a forward pass stays under 600 giga-multiply-adds.
+`cpu` is sized for a step of 0.1 to 1.7 s on one core: the batch (at most 8) and the image are the largest that stay
+near 20 GFLOP a step, at about 6 FLOP per multiply-add. `cuda` is a usual training input, with the batch halved from 64
+until a forward pass stays under 600 giga-multiply-adds.
 
-A model of the installed torchvision that this table lacks still works: see `facts_of`. `timm/NAME` and `hf/NAME` are
-models of other libraries: see `libraries`.
+A model of the installed torchvision that this table lacks still works (`facts_of`), as do those of `libraries`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
 """Models of sequences at their published sizes, written with torch.nn: random weights, synthetic data, no downloads.
 
 - BERT (Devlin et al., arXiv 1810.04805): post-norm encoder, learned positions, and the masked-language-model head
-  whose output matrix is the token embedding. 15 % of a sequence's tokens, at least one, are masked and predicted.
+  whose output matrix is the token embedding. 15 % of a sequence's tokens, at least one, are masked and predicted. It
+  has no pooler and no next-sentence head, as in today's code.
 - GPT-2 (Radford et al. 2019): pre-norm causal decoder, output matrix tied to the token embedding. Every position
   predicts the next token.
-
-Both transformers match the publications in what decides time and traffic: shapes, tensors, tying, dropout 0.1, GELU.
-The tied matrix gets its gradient from both ends of the backward pass, so it is complete only at its very end, which
-schedules must handle. BERT has no pooler and no next-sentence head, as in today's fine-tuning and pre-training code.
-
-The recurrent ones are those that the program of the MG-WFBP paper trains beside its image models.
-
 - `lstm-lm`: the large model of Zaremba et al. (arXiv 1409.2329): two LSTM layers of 1500 units, a vocabulary of 10 000
   words, dropout 0.65. Every position predicts the next token.
 - `deepspeech2`: Deep Speech 2 (Amodei et al., arXiv 1512.02595) with five LSTM layers of 800 units in one direction, a
   lookahead convolution over 20 later frames, and CTC over 28 characters and the blank.
 
-A spectrogram has 161 frequencies (windows of 20 ms at 16 kHz) and one frame every 10 ms. The convolutions halve the
-frames. A text has one character to four of the remaining frames, so that CTC always has a path.
+They match the publications in what decides time and traffic: shapes, tensors, tying, dropout, GELU. A tied matrix gets
+its gradient from both ends of the backward pass, so it is complete only at its very end. A spectrogram has 161
+frequencies (windows of 20 ms at 16 kHz) and one frame every 10 ms. The convolutions halve the frames. A text has one
+character to four of the remaining frames, so that CTC always has a path.
 """
 
 from __future__ import annotations
