@@ -47,19 +47,17 @@ def local_gradients(parameters: Mapping[str, Parameter]) -> Gradients:
     return {name: None if g is None else host_copy(g) for name, g in dense.items()}
 
 
-def averaged(
-    parameters: Mapping[str, Parameter], local: Mapping[str, Tensor | None], group: dist.ProcessGroup | None = None
-) -> Gradients:
+def averaged(parameters: Mapping[str, Parameter], local: Mapping[str, Tensor | None]) -> Gradients:
     """Return the mean over ranks of each gradient, in the host's memory; None for one that no rank has. Collective.
 
     A rank without a gradient that another rank has contributes zeros, as under DDP.
     """
     if not parameters:
         return {}
-    world_size = dist.get_world_size(group)
+    world_size = dist.get_world_size()
     device = next(iter(parameters.values())).device
     used = torch.tensor([float(local[name] is not None) for name in parameters], device=device)
-    dist.all_reduce(used, op=dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(used, op=dist.ReduceOp.MAX)
     result: Gradients = {}
     for (name, parameter), anyone in zip(parameters.items(), used.tolist(), strict=True):
         mine = local[name]
@@ -68,7 +66,7 @@ def averaged(
             continue
         total = torch.zeros_like(parameter) if mine is None else mine.to(parameter.device, copy=True)
         total = total.detach().contiguous().div_(world_size)
-        dist.all_reduce(total, group=group)
+        dist.all_reduce(total)
         result[name] = total.cpu()
     return result
 
@@ -86,16 +84,15 @@ def not_shown(
     new_checker: Callable[[], ParityChecker],
     local: Sequence[Gradients],
     averaged: Sequence[Gradients],
-    group: dist.ProcessGroup | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> str | None:
     """Return why the parity check would pass a wrong schedule on this workload; None if it refuses all of them.
 
     `local[s]` and `averaged[s]` are the gradients of step s at the reference's states. `new_checker()` returns a new
-    `ParityChecker`, and `note` is called with the current work. Collective: every rank of the group must call it, and
+    `ParityChecker`, and `note` is called with the current work. Collective: every rank must call it, and
     all get the same answer.
     """
-    world_size = dist.get_world_size(group)
+    world_size = dist.get_world_size()
 
     def off(wrong: str, gradients: Sequence[Mapping[str, Tensor | None]], factor: int = 1) -> dict[str, float]:
         """Return the deviation [tolerances] of each parameter on the rank where it is largest.
@@ -111,7 +108,7 @@ def not_shown(
                 judged.step(norm=workload.update())
 
         trained(workload, snapshot, steps)
-        everyone = gathered(judged.tolerances(), group)
+        everyone = gathered(judged.tolerances())
         return {name: _most([rank.get(name, 0.0) for rank in everyone]) for name in everyone[0]}
 
     alone = off(ALONE, local)

@@ -85,14 +85,14 @@ def verdicts(
     ]
 
 
-def deciding_pairs(test: SignedRank, threshold: float, *, line: float = LINE) -> int:
+def deciding_pairs(test: SignedRank, threshold: float) -> int:
     """Return about how many pairs would decide an inconclusive case with an interval, if its estimate stays.
 
     An interval gets narrower with the square root of the pairs. It has to fit below the threshold, or above the line.
     """
     assert test.interval is not None
     center, half = abs(test.center), (test.interval[1] - test.interval[0]) / 2
-    room = max(math.log1p(threshold) - center, center - math.log1p(line * threshold))
+    room = max(math.log1p(threshold) - center, center - math.log1p(LINE * threshold))
     return max(test.pairs + 1, math.ceil(test.pairs * (half / room) ** 2))
 
 

@@ -81,8 +81,8 @@ def grouped_estimate(values_by_launch: Sequence[Sequence[float]]) -> Estimate:
     )
 
 
-def flag_outliers(values: Sequence[float], threshold: float = OUTLIER_THRESHOLD) -> list[bool]:
-    """True for each value that lies further from the median than `threshold` robust standard deviations, in order.
+def flag_outliers(values: Sequence[float]) -> list[bool]:
+    """True for each value that lies further from the median than OUTLIER_THRESHOLD robust standard deviations.
 
     The modified z-score of Iglewicz & Hoaglin 1993 (their 3.5), with the MAD corrected for small samples and limited to
     at least 0.1 % of the median: a series that repeats itself to the last digit has no outlier at 0.01 %. Fewer than
@@ -94,7 +94,7 @@ def flag_outliers(values: Sequence[float], threshold: float = OUTLIER_THRESHOLD)
         return [False] * len(values)
     data = _finite_array(values)
     center, scale = _center_and_scale(data)
-    return [bool(distance > threshold * scale) for distance in np.abs(data - center)]
+    return [bool(distance > OUTLIER_THRESHOLD * scale) for distance in np.abs(data - center)]
 
 
 def detect_warmup(values: Sequence[float]) -> int:

@@ -94,28 +94,27 @@ class TurnClient:
         self._unread = b""
         self._socket: socket.socket | None = _connect(os.fspath(socket_path))
         try:
-            self._request(wire.HELLO, {"job": job, "device": device}, "to be greeted", timeout_s)
+            self._request(wire.HELLO, {"job": job, "device": device}, "to be greeted")
         except BaseException:
             self.leave()
             raise
 
-    def begin(self, block: Block, pattern: Sequence[int], *, timeout_s: float | None = None) -> set[int]:
+    def begin(self, block: Block, pattern: Sequence[int]) -> set[int]:
         """Begin `block` together with all living jobs on this device; returns these.
 
         `pattern` is the same in every job and on every host. A job that it leaves out is parked: it ends its block
         without a turn. While a job dies, hosts can differ for a moment in the living jobs: use the set to report, and
-        agree within the job before acting on it. `timeout_s` replaces the client's own for this wait. Raises RunError
-        if the other jobs wait for another block or pattern, or on time-out.
+        agree within the job before acting on it. Raises RunError if the other jobs wait for another block or pattern,
+        or on time-out.
         """
-        content = {"block": block, "pattern": list(pattern)}
-        living = self._request(wire.BEGIN, content, f"to begin block {block!r}", timeout_s or self.timeout_s)
+        living = self._request(wire.BEGIN, {"block": block, "pattern": list(pattern)}, f"to begin block {block!r}")
         self._block = block
         return set(living)
 
     def acquire(self) -> None:
         """Wait for the device. Raises RunError outside a block, if this job holds it already, or on time-out."""
         start_s = time.perf_counter()
-        self._request(wire.ACQUIRE, None, "for its turn", self.timeout_s)
+        self._request(wire.ACQUIRE, None, "for its turn")
         self.waited_s += time.perf_counter() - start_s
         self.turns += 1
         self._holding = True
@@ -149,17 +148,15 @@ class TurnClient:
             return
         if self._block is None:
             raise RunError(f"job {self.job} ends a block on device {self.device} and is in none")
-        self._request(wire.END, {"block": self._block}, f"to end block {self._block!r}", self.timeout_s)
+        self._request(wire.END, {"block": self._block}, f"to end block {self._block!r}")
         self._block = None
 
-    def barrier(self, name: str, *, timeout_s: float | None = None) -> set[int]:
+    def barrier(self, name: str) -> set[int]:
         """Wait for all living jobs on this device to come to the barrier of that name; returns these.
 
-        A job waits here while another one has the device to itself; `timeout_s` replaces the client's own for such a
-        long wait. Raises RunError inside a block, if the others wait for something else, or on time-out.
+        Raises RunError inside a block, if the others wait for something else, or on time-out.
         """
-        living = self._request(wire.MEET, {"name": name}, f"at barrier {name!r}", timeout_s or self.timeout_s)
-        return set(living)
+        return set(self._request(wire.MEET, {"name": name}, f"at barrier {name!r}"))
 
     def leave(self) -> None:
         """Close the connection: the turn passes on, and the others do not wait for this job.
@@ -181,14 +178,14 @@ class TurnClient:
     def __exit__(self, *_: object) -> None:
         self.leave()
 
-    def _request(self, letter: bytes, content: Any, waiting: str, timeout_s: float | None) -> Any:
+    def _request(self, letter: bytes, content: Any, waiting: str) -> Any:
         """Send a message and wait for its answer.
 
         Raises RunError for an error reply; leaves if the wait is cut short.
         """
         self._send(wire.pack(letter, content))
         try:
-            answer, content = self._receive_answer(waiting, timeout_s)
+            answer, content = self._receive_answer(waiting)
         except BaseException:
             self.leave()
             raise
@@ -196,11 +193,11 @@ class TurnClient:
             raise RunError(content)
         return content
 
-    def _receive_answer(self, waiting: str, timeout_s: float | None) -> tuple[bytes, Any]:
+    def _receive_answer(self, waiting: str) -> tuple[bytes, Any]:
         try:
-            return self._receive_line(timeout_s)
+            return self._receive_line(self.timeout_s)
         except TimeoutError:
-            waited = f"job {self.job} waited {timeout_s:g} s {waiting} on device {self.device}"
+            waited = f"job {self.job} waited {self.timeout_s:g} s {waiting} on device {self.device}"
         try:
             self._send(wire.pack(wire.WHY))
             answer, reason = self._receive_line(WHY_S)

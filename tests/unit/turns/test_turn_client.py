@@ -124,10 +124,11 @@ def test_an_error_inside_a_turn_passes_the_turn_on(path):
     ],
 )
 def test_a_wait_that_is_too_long_says_what_for_and_ends_the_membership(path, call, arguments, message):
-    waiting, other = TurnClient(path, 1, 0, timeout_s=0.05), TurnClient(path, 0, 0, timeout_s=WAIT_S)
+    waiting, other = (TurnClient(path, job, 0, timeout_s=WAIT_S) for job in (1, 0))
     if call == "acquire":
-        together(lambda: waiting.begin(1, (0, 1), timeout_s=WAIT_S), lambda: other.begin(1, (0, 1)))
+        together(lambda: waiting.begin(1, (0, 1)), lambda: other.begin(1, (0, 1)))
         other.acquire()
+    waiting.timeout_s = 0.05
     with pytest.raises(RunError) as error:
         getattr(waiting, call)(*arguments)
     assert str(error.value) == f"job 1 waited 0.05 s {message}"

@@ -282,7 +282,9 @@ def public_path(kind: str) -> Path:
     store = pooch.create(pooch.os_cache("xbench"), base_url="", registry=_FILES, env="XBENCH_TRACES")
     for file in _FILES:
         if file.startswith(f"{kind}/"):
-            store.urls[file] = _url(file)
+            path = file.removeprefix(f"{kind}/")
+            folder = "" if kind == "itp" or path.startswith("workloads/") else "traces/"
+            store.urls[file] = f"{_ELASTICFLOW if kind == 'itp' else _ADAPTDL}{folder}{path}"
             try:
                 store.fetch(file)
             except (OSError, ValueError) as error:  # ValueError: another hash
@@ -291,11 +293,3 @@ def public_path(kind: str) -> Path:
                     hint=f"bring it here by other means and put it at {store.abspath / file}",
                 ) from None
     return Path(store.abspath) / kind / PUBLIC[kind]
-
-
-def _url(file: str) -> str:
-    """Address of a file of `_FILES`."""
-    kind, path = file.split("/", 1)
-    if kind == "itp":
-        return _ELASTICFLOW + path
-    return _ADAPTDL + (path if path.startswith("workloads/") else f"traces/{path}")

@@ -126,7 +126,12 @@ class ComparisonView(view.MeasuredView[Comparison]):
         console.print()
         if answer.was_reached(record):
             draw_modes(record, console)
-            draw_memory(record, console)
+            memory = answer.memory_rows(record)
+            cells = [list(row.values()) for row in memory]
+            parts = filled_table(sentences.MEMORY, list(memory[0]), cells, ("mode",)) if memory else None
+            if parts is not None and spare_columns(console, parts) >= 0:
+                console.print()
+                console.print(parts)
         for failure in self.failures():
             say(console, failure, "bold red")
         for doubt in sentences.not_shown_lines(record):
@@ -154,14 +159,21 @@ class ComparisonView(view.MeasuredView[Comparison]):
 
     def markdown(self) -> list[str]:
         record = self.record
+        ratio = markup.Markup(f"ratio to {markup.code(answer.references(record))} [95 % CI]")
+        jobs = ["jobs"] if answer.paired_modes(record) else []
+        headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
+                    "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
+        reached, memory = answer.was_reached(record), answer.memory_rows(record)
+        modes = [_mode_row(record, result) for result in record.modes.values()] if reached else []
+        parts = [[markup.code(row["mode"]), *list(row.values())[1:]] for row in memory]
         return [
             self.markdown_title(self.titles()),
             markup.quoted(self.incomplete()),
             markup.lead(self.headline()),
             markup.advice(self.advice()),
             markup.bullets(self.stragglers(), bold=True),
-            markdown_modes(record) if answer.was_reached(record) else "",
-            markdown_memory(record),
+            markup.table(headings, modes) if reached else "",
+            f"{sentences.MEMORY}.\n\n{markup.table(list(memory[0]), parts)}" if memory else "",
             markup.bullets(self.failures(), bold=True),
             markup.bullets([*sentences.not_shown_lines(record), *self.notes(), *self.cautions()]),
             markup.warning_list(record.warnings),
@@ -315,26 +327,6 @@ def draw_modes(record: Comparison, console: Console) -> None:
     say(console, f"{LEGEND}; {sentences.columns_line(record)}", "dim")
 
 
-def draw_memory(record: Comparison, console: Console) -> None:
-    """Draw a rank's memory under each mode, and its parts, if a mode's is known and the terminal is wide enough."""
-    rows = answer.memory_rows(record)
-    if not rows:
-        return
-    table = filled_table(sentences.MEMORY, list(rows[0]), [list(row.values()) for row in rows], ("mode",))
-    if spare_columns(console, table) >= 0:
-        console.print()
-        console.print(table)
-
-
-def markdown_memory(record: Comparison) -> str:
-    """Return a rank's memory under each mode, as Markdown; empty if no mode's is known."""
-    rows = answer.memory_rows(record)
-    if not rows:
-        return ""
-    cells = [[markup.code(row["mode"]), *list(row.values())[1:]] for row in rows]
-    return f"{sentences.MEMORY}.\n\n{markup.table(list(rows[0]), cells)}"
-
-
 def _styled(verdict: str) -> Text:
     return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
 
@@ -405,15 +397,6 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
         f"{buckets}, same network: {cells['same network']}, {result.label}{memory}",
     ):
         indented(console, line)
-
-
-def markdown_modes(record: Comparison) -> str:
-    """Return one row per mode, as Markdown."""
-    ratio = markup.Markup(f"ratio to {markup.code(answer.references(record))} [95 % CI]")
-    jobs = ["jobs"] if answer.paired_modes(record) else []
-    headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
-                "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
-    return markup.table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
 
 def _mode_row(record: Comparison, result: ModeResult) -> list[str]:

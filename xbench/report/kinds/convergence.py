@@ -124,11 +124,15 @@ class ConvergenceView(View[Convergence]):
             workload_pair(record.workload),
             *fabric_pairs(record.fabric),
         ]
+        rows = [[mode.mode, *_costs(mode)] for mode in record.modes.values()]
+        headings = columns(("mode", "step", "sent", "kept", "at most", "backward"), ("mode",))
+        note = ". ".join(map(capitalized, _NOTE.split("; ")))
+        costs = Table(f"A step ({record.label}), and what it costs a worker", headings, rows, note, opened=True)
         curves = [figure for figure in (curves_figure(record), losses_figure(record)) if figure is not None]
         return [
             Section("accuracy", "Accuracy in the end", [accuracy] if accuracy else []),
             Section("curves", "While it trained", curves),
-            Section("costs", "What a step costs", [costs_table(record), *([Sentences(formula)] if formula else [])]),
+            Section("costs", "What a step costs", [costs, *([Sentences(formula)] if formula else [])]),
             Section("basis", "What it rests on", [Facts(pairs)]),
         ]
 
@@ -472,11 +476,3 @@ def _losses(record: Convergence, group: int) -> Table:
         for place in range(longest)
     ]
     return Table("Training loss in figures, means over seeds", columns(("step", *means)), rows, bulk=True)
-
-
-def costs_table(record: Convergence) -> Table:
-    """Return time, traffic, memory and computation of a step, one row per mode."""
-    rows = [[mode.mode, *_costs(mode)] for mode in record.modes.values()]
-    headings = columns(("mode", "step", "sent", "kept", "at most", "backward"), ("mode",))
-    note = ". ".join(map(capitalized, _NOTE.split("; ")))
-    return Table(f"A step ({record.label}), and what it costs a worker", headings, rows, note, opened=True)
