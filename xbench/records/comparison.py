@@ -274,6 +274,9 @@ class Tuned(Headed):
     unused_parameters: bool = Field(False, description="whether a parameter got no gradient when profiled")
 
 
+# --- xbench plan --workers: nothing ran, so the record has no environment and no raw samples -------------------------
+
+
 class ScalingSource(Part):
     """Record that the figures were computed from."""
 
@@ -320,10 +323,7 @@ class ScalingPoint(Part):
 
 
 class Scaling(Headed):
-    """Result of `xbench plan --workers 2..2048`, simulated from a profile: nothing ran, so there are no raw samples.
-
-    `points`: every mode at every size, sizes ascending.
-    """
+    """Result of `xbench plan --workers 2..2048`. `points`: every mode at every size, sizes ascending."""
 
     kind: Literal["scaling"] = "scaling"
     xbench: Text = Field(description="version")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic_core import ErrorDetails
 
@@ -42,7 +42,11 @@ def load_suite(path: Path) -> Suite:
     where = str(path)
     missing = SpecError(f"there is no suite {str(path)!r}", hint="xbench regress init writes one")
     data = read_toml(path, missing)
-    table = _regress_table(data, where)
+    table = data.get("regress")
+    if not isinstance(table, dict):
+        close = nearest("regress", data)
+        hint = f"did you mean [regress] where it says [{close}]?" if close else START
+        raise SpecError(f"{where}: there is no table [regress]", hint=hint)
     known_keys(data, ("regress",), where, "the file")
     known_keys(table, SUITE_KEYS, where, "[regress]")
     with chdir(path.parent):  # names of files in a check are relative to the suite's, in which it is launched
@@ -80,15 +84,6 @@ def parse_threshold(metric: MetricName, value: object) -> float:
     if not 0 < share <= 10:
         raise SpecError(f"{metric} = {value!r} is not above 0 % and at most 1000 %", hint=takes)
     return share
-
-
-def _regress_table(data: dict[str, Any], where: str) -> dict[str, Any]:
-    table = data.get("regress")
-    if not isinstance(table, dict):
-        close = nearest("regress", data)
-        hint = f"did you mean [regress] where it says [{close}]?" if close else START
-        raise SpecError(f"{where}: there is no table [regress]", hint=hint)
-    return dict(table)
 
 
 def _checks(tables: object, where: str) -> tuple[Check, ...]:

@@ -123,8 +123,12 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
 
         A mode that runs out of memory fails without ending the run (`launch_policy.OomTracker`).
         """
-        if self.run.fabric.name == "cluster":
-            self._measure_inside()
+        if self.run.fabric.name == "cluster":  # one launch, of ranks that another launcher started
+            take: Take = self.collector.take
+            if self.saves:
+                self.write_frame()
+                take = to_all(Journals(self.folder / "launch0").take, take)
+            run_inside(self.run, self.collector, self.progress, self._abandon, take)
             return
         for number in itertools.count():
             launch = self.policy.next_launch(number, self.collector, self.plans)
@@ -171,14 +175,6 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
             self.write_frame()
             self.progress.say(f"{mode} has failed, and the others go on in new ranks: {outcome.error}{hint}")
             left = self.shortages.rest(left)
-
-    def _measure_inside(self) -> None:
-        """Run the one launch of ranks that another launcher started."""
-        take: Take = self.collector.take
-        if self.saves:
-            self.write_frame()
-            take = to_all(Journals(self.folder / "launch0").take, take)
-        run_inside(self.run, self.collector, self.progress, self._abandon, take)
 
     def _abandon(self, error: XbenchError) -> NoReturn:
         """Save the measurements and end the process, if it is itself stuck in a collective."""

@@ -8,12 +8,10 @@ device, cyclically. The order is strict: if job 0 is next and has not asked yet,
 flight, the others wait. A position is skipped only if its job has ended its block or has left.
 
 Every host grants in the same order, although arbiters do not communicate. Each walks the same pattern and skips only
-the positions of jobs that ended or left. A job takes the same number of turns on every host before it ends its block,
-so its positions are skipped from the same turn on everywhere. A job that *dies* may die on one host first. There it is
-skipped at once; elsewhere it still has its positions, and perhaps holds the device. Its collectives then fail on the
-other hosts too, so it leaves there as well, and its remaining turns are skipped. Until then the survivors' ranks on
-the other hosts are behind by some turns. They are never in another order, because removing a job from a cyclic pattern
-does not change the order of the rest. So two jobs never wait for each other across hosts.
+the positions of jobs that ended or left, from the same turn on everywhere. A job that *dies* may die on one host first.
+There it is skipped at once; elsewhere it still has its positions until it leaves there too, and the others are behind
+by some turns. They are never in another order, because removing a job from a cyclic pattern does not change the order
+of the rest. So two jobs never wait for each other across hosts.
 
 Meetings. A block begins when every living job has asked for the same block with the same pattern. A barrier opens when
 every living job has come to it. A job that has left is not awaited.
