@@ -103,10 +103,10 @@ def size_of(norm: Tensor | None) -> float | None:
     return float(norm if whole is None else whole())
 
 
-def gathered(value: Value) -> list[Value]:
+def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value]:
     """Return the value of every rank, on every rank. Collective."""
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
     return values
 
 
