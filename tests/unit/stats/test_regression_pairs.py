@@ -71,19 +71,12 @@ def test_p_with_ties_and_zeros_is_scipy_s_permutation_test() -> None:
     assert test.p_faster == pytest.approx(stats.wilcoxon(values, alternative="less", **asked).pvalue)
 
 
-@given(UNEQUAL, st.sampled_from([0.01, 0.02, 0.05, 0.2]))
+@given(UNEQUAL, st.sampled_from([0.01, 0.025, 0.05, 0.2]))
 @settings.get_profile("fewest")
 def test_where_nothing_changed_p_is_below_alpha_in_at_most_that_share(sizes: list[int], alpha: float) -> None:
     found = [signed_rank(values) for values in every_sign(sizes)]
     assert sum(test.p_slower <= alpha for test in found) <= alpha * len(found)
     assert sum(test.p_faster <= alpha for test in found) <= alpha * len(found)
-
-
-@given(UNEQUAL)
-@settings.get_profile("fewest")
-def test_the_interval_holds_the_truth_in_19_of_20(sizes: list[int]) -> None:
-    ends = [test.interval for test in map(signed_rank, every_sign(sizes))]
-    assert sum(end is not None and end[0] <= 0 <= end[1] for end in ends) >= 0.95 * len(ends)
 
 
 @given(UNEQUAL)
@@ -183,6 +176,7 @@ def test_slower_for_sure_but_within_the_threshold_is_equivalent() -> None:
     assert found.test.interval is not None
     assert found.test.interval[0] > math.log1p(LINE * 0.04)
     assert found.word == "equivalent"
+    assert not agrees(found, 0.04, 0.01)
 
 
 @pytest.mark.parametrize("pairs", range(1, 7))
@@ -207,12 +201,6 @@ def test_more_cases_need_more_pairs() -> None:
 def test_fresh_pairs_agree_by_their_p_and_their_estimate(shift: float, pairs: int, agree: bool) -> None:
     [fresh] = verdicts([[shift + value for value in SPREAD[:pairs]]], [0.04], 0.01)
     assert agrees(fresh, 0.04, 0.01) == agree
-
-
-def test_fresh_pairs_that_rule_the_threshold_out_do_not_agree() -> None:
-    [fresh] = verdicts([[0.03 + value / 10 for value in SPREAD]], [0.04], 0.01)
-    assert fresh.word == "equivalent"
-    assert not agrees(fresh, 0.04, 0.01)
 
 
 def test_no_cases_are_no_verdicts_and_no_threshold_is_refused() -> None:

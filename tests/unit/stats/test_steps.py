@@ -37,9 +37,7 @@ def test_ranks_that_take_turns_at_being_ahead_keep_their_pace() -> None:
     turned = [[8.0, 10.0, 6.0, 10.0, 6.0], [10.0, 6.0, 10.0, 6.0, 10.0]]
     assert steps_of_all(turned) == [10.0, 8.0, 8.0, 8.0, 8.0]
     assert longest_steps(turned) == [10.0] * 5
-
-
-def test_one_rank_has_its_own_steps() -> None:
+    # one rank has its own steps
     assert steps_of_all([[3.0, 1.0]]) == longest_steps([[3.0, 1.0]]) == [3.0, 1.0]
 
 

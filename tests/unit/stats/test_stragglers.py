@@ -34,9 +34,7 @@ def test_the_median_test_is_exact() -> None:
     assert chance([1, 1], [1, 1]) == 1.0
     assert chance([2, 2, 2, 2], [1, 1]) == 1 / comb(6, 4)  # the median of all is 2
     assert chance([2, 2], [1, 1, 1, 1]) == 1 / comb(6, 2)
-
-
-def test_one_long_step_decides_nothing() -> None:
+    # One long step decides nothing.
     assert chance([1, 2, 3, 100], [1, 2, 3, 4]) == chance([1, 2, 3, 5], [1, 2, 3, 4])
 
 
