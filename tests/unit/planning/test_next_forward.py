@@ -22,12 +22,6 @@ from xbench.planning.step import Gradient, StepModel
 WFBP: Buckets = [[0], [1], [2]]
 
 
-def step_of(
-    gradients: list[Gradient], backward_s: float, optimizer_s: float = 0.0, forward_s: float = 3.0
-) -> StepModel:
-    return StepModel(tuple(gradients), forward_s, backward_s, optimizer_s)
-
-
 def lane(step: Step) -> list[tuple[str, float, float]]:
     return [(s.name, s.start_s, s.end_s) for s in step.timeline.compute]
 
@@ -111,7 +105,7 @@ def test_what_credit_has_launched_is_not_called_back() -> None:
 
 
 def test_a_tensor_is_cut_into_full_parts_and_the_rest() -> None:
-    net = step_of([Gradient("a", 7, 0.0), Gradient("none", 0, 0.0)], 0.0, forward_s=1.0)
+    net = StepModel((Gradient("a", 7, 0.0), Gradient("none", 0, 0.0)), 1.0, 0.0, 0.0)
     step = priority([ForwardLayer("a", 1.0, (0, 1))], net, BYTE_A_SECOND, partition_bytes=3)
     assert [s.nbytes for s in step.timeline.communication] == [3, 3, 1, 0]  # one part even of nothing: its flags travel
     assert step.step_s == 8.0
@@ -125,7 +119,7 @@ def test_a_link_that_has_rested_is_quicker_once() -> None:
 
 def test_computation_and_communication_slow_each_other() -> None:
     # from 1 on both run at half speed until 3: a second of backward, a second of reduce-scatter; then each is alone
-    net = step_of([Gradient("a", 2, 1.0)], 2.0, forward_s=1.0)
+    net = StepModel((Gradient("a", 2, 1.0),), 1.0, 2.0, 0.0)
     ahead = [ForwardLayer("a", 1.0, (0,))]
     assert dear(ahead, net, [[0]], BYTE_A_SECOND).step_s == 4.0
     step = dear(ahead, net, [[0]], BYTE_A_SECOND, contention=constant(2.0, 2.0))
@@ -135,7 +129,7 @@ def test_computation_and_communication_slow_each_other() -> None:
 
 def test_the_next_forward_shares_too() -> None:
     # scatters by 2, the gather of a by 3; then the gather of b and the forward of a take two seconds for one each
-    net = step_of([Gradient("b", 2, 0.0), Gradient("a", 2, 0.0)], 0.0, forward_s=2.0)
+    net = StepModel((Gradient("b", 2, 0.0), Gradient("a", 2, 0.0)), 2.0, 0.0, 0.0)
     ahead = [ForwardLayer("a", 1.0, (1,)), ForwardLayer("b", 1.0, (0,))]
     step = dear(ahead, net, [[0], [1]], BYTE_A_SECOND, contention=constant(2.0, 2.0))
     assert lane(step)[1:] == [("forward a", 3.0, 5.0), ("forward b", 5.0, 6.0)]

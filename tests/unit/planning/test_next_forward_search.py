@@ -13,7 +13,6 @@ from planning_cases import AHEAD, BYTE_A_SECOND, NET, constant, layer, line, pri
 
 from xbench.errors import SpecError
 from xbench.modes import next_forward_modes
-from xbench.planning.auto import Candidate
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.next_forward import forward_layers, from_forward, part_sizes
@@ -101,18 +100,6 @@ def profiles(draw: st.DrawFn) -> tuple[list[Layer], StepModel]:
 LINES = st.builds(line, st.sampled_from([0.0, 1e-4, 5e-3]), st.sampled_from([1e-9, 1e-8, 4e-8]))
 
 
-def checked(found: Candidate, step: StepModel) -> None:
-    """What every plan promises."""
-    assert sorted(itertools.chain(*found.buckets)) == list(range(len(step.gradients)))
-    if found.parts is None:
-        return
-    sizes = bucket_bytes(step.gradients, found.buckets)
-    cut = [part_sizes(nbytes, found.parts.nbytes) for nbytes in sizes]
-    assert [sum(parts) for parts in cut] == sizes
-    assert sorted(found.parts.order) == list(range(sum(len(parts) for parts in cut)))
-    assert found.parts.nbytes % 16 == 0
-
-
 @settings.get_profile("few")
 @given(profiles(), LINES)
 def test_every_plan_covers_its_bytes_and_takes_no_less_than_it_can(
@@ -122,10 +109,14 @@ def test_every_plan_covers_its_bytes_and_takes_no_less_than_it_can(
     search = NextForwardSearch(layers, step, cost)
     curve = CostCurve.of(cost)
     for found in (search.dear(), search.priority()):
-        checked(found, step)
+        assert sorted(itertools.chain(*found.buckets)) == list(range(len(step.gradients)))
         sizes = bucket_bytes(step.gradients, found.buckets)
         if found.parts is not None:
-            sizes = [part for nbytes in sizes for part in part_sizes(nbytes, found.parts.nbytes)]
+            cut = [part_sizes(nbytes, found.parts.nbytes) for nbytes in sizes]
+            assert [sum(parts) for parts in cut] == sizes
+            sizes = list(itertools.chain(*cut))
+            assert sorted(found.parts.order) == list(range(len(sizes)))
+            assert found.parts.nbytes % 16 == 0
         link_s = sum(curve(float(nbytes)) for nbytes in sizes)
         assert found.step_s >= max(step.compute_s, link_s) - 1e-9
         assert found.carrier is not None
@@ -172,12 +163,12 @@ def test_a_free_choice_and_its_own_order_end_at_the_same_time(
         assert worth_s(fixed.end_s, len(cut.order)) == cut.worth_s
 
 
-def equal_layers(count: int, nbytes: int, gap_s: float, forward_s: float) -> tuple[list[Layer], StepModel]:
-    """Layers of so many bytes, each ready a gap after the one before, with no other work."""
-    ready_s = [gap_s * (k + 1) for k in range(count)]
-    layers = [layer(f"l{k}", [(nbytes, at_s)], forward_s) for k, at_s in enumerate(ready_s)]
-    gradients = tuple(Gradient(f"l{k}.0", nbytes, at_s) for k, at_s in enumerate(ready_s))
-    return layers, StepModel(gradients, forward_s * count, ready_s[-1], 0.0)
+def net_of(sizes: list[int], ready_s: list[float], forward_s: float) -> tuple[list[Layer], StepModel]:
+    """Layers of so many bytes, ready then, each of which takes `forward_s` forward, with no other work."""
+    tensors = list(zip(sizes, ready_s, strict=True))
+    layers = [layer(f"l{k}", [tensor], forward_s) for k, tensor in enumerate(tensors)]
+    gradients = tuple(Gradient(f"l{k}.0", nbytes, at_s) for k, (nbytes, at_s) in enumerate(tensors))
+    return layers, StepModel(gradients, forward_s * len(sizes), ready_s[-1], 0.0)
 
 
 def test_dear_divides_equal_layers_into_thirds_where_these_are_best() -> None:
@@ -187,7 +178,7 @@ def test_dear_divides_equal_layers_into_thirds_where_these_are_best() -> None:
     one bucket both take until 23, with two until 20. With quarters the scatters before it end at 12.75, and it is
     gathered at 19.25.
     """
-    layers, step = equal_layers(12, 100, 1.0, 2.0)
+    layers, step = net_of([100] * 12, [k + 1.0 for k in range(12)], 2.0)
     cost = line(5.0, 0.005)
     search = NextForwardSearch(layers, step, cost)
     shares = [[list(range(k, k + 12 // n)) for k in range(0, 12, 12 // n)] for n in (1, 2, 3, 4)]
@@ -202,7 +193,7 @@ def test_priority_takes_the_best_size_of_parts() -> None:
     Whole, the first is sent from 2 to 18.1 and the urgent one to 34.2. In parts of 16 MiB the urgent one passes after
     the first part. The eight parts end at 34.8, and 32 parts of 4 MiB at 37.2.
     """
-    layers, step = equal_layers(2, 64 * MIB, 2.0, 1.0)
+    layers, step = net_of([64 * MIB] * 2, [2.0, 4.0], 1.0)
     cost = line(0.1, 0.25 / MIB)
     ahead, curve = forward_layers(layers, step), CostCurve.of(cost)
     tried = [priority(ahead, step, curve, partition_bytes=size * MIB).step_s for size in (4, 16, 64)]
@@ -220,10 +211,8 @@ def test_small_neighbours_share_a_bucket_and_large_ones_do_not() -> None:
     with the last part of the first layer. By themselves the small two take half a second more. The large two in one
     bucket are sent a second later.
     """
-    sizes = [2 * MIB, 2 * MIB, MIB // 4, MIB // 2]
-    layers = [layer(f"l{k}", [(nbytes, k + 1.0)], 1.0) for k, nbytes in enumerate(sizes)]
-    gradients = tuple(Gradient(f"l{k}.0", nbytes, k + 1.0) for k, nbytes in enumerate(sizes))
-    found = NextForwardSearch(layers, StepModel(gradients, 4.0, 4.0, 0.0), line(0.5, 8 / MIB)).priority()
+    net = net_of([2 * MIB, 2 * MIB, MIB // 4, MIB // 2], [1.0, 2.0, 3.0, 4.0], 1.0)
+    found = NextForwardSearch(*net, line(0.5, 8 / MIB)).priority()
     assert found.buckets == [[0], [1], [2, 3]]
     assert found.step_s == pytest.approx(42.5)
 
@@ -234,11 +223,8 @@ def test_the_order_may_be_that_of_one_part_at_a_time() -> None:
     Of those ready at 8 the fourth is the most urgent. It takes until 59. By then all are ready, and go as forward needs
     them. Of two parts at a time, the third would join the second and go before the fourth.
     """
-    sizes, ready_s = [0, 1, 1, 17, 1, 17, 33], [5.0, 5.0, 7.0, 8.0, 9.0, 9.5, 9.5]
-    net = list(zip(sizes, ready_s, strict=True))
-    layers = [layer(f"l{k}", [tensor], 5.0) for k, tensor in enumerate(net)]
-    gradients = tuple(Gradient(f"l{k}.0", nbytes, at_s) for k, (nbytes, at_s) in enumerate(net))
-    found = NextForwardSearch(layers, StepModel(gradients, 35.0, 9.5, 0.0), line(0.0, 3.0)).priority()
+    net = net_of([0, 1, 1, 17, 1, 17, 33], [5.0, 5.0, 7.0, 8.0, 9.0, 9.5, 9.5], 5.0)
+    found = NextForwardSearch(*net, line(0.0, 3.0)).priority()
     assert found.buckets == [[0], [1], [2], [3], [4], [5], [6]]
     assert found.parts is not None
     assert found.parts.order == [1, 3, 6, 5, 4, 2, 0]
@@ -252,11 +238,9 @@ def test_one_part_at_a_time_where_two_under_way_are_slower() -> None:
     assert found.parts.credit_bytes == 0
 
 
-GRADIENTS = tuple(Gradient(f"l{k}.0", 2**20, 0.01 * (k + 1)) for k in range(6))
-LAYERS = tuple(layer(f"l{k}", [(2**20, 0.01 * (k + 1))], 0.01) for k in range(6))
-STEP = StepModel(GRADIENTS, 0.06, 0.06, 0.0)
+LAYERS, STEP = net_of([2**20] * 6, [0.01 * (k + 1) for k in range(6)], 0.01)
 COST = line(1e-4, 2e-8)
-PLANNER = Planner(STEP, COST, layers=LAYERS)
+PLANNER = Planner(STEP, COST, layers=tuple(LAYERS))
 
 
 def test_a_planner_with_layers_plans_both() -> None:

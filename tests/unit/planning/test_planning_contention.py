@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import constant, cut
+from planning_cases import constant, cut, gradients_of
 
 from xbench.planning.contention import Contention, TokenBucketCredit
 from xbench.planning.cost import CostCurve
 from xbench.planning.periodic import Period
 from xbench.planning.simulate import share, simulate
-from xbench.planning.step import Gradient, StepModel
+from xbench.planning.step import StepModel
 from xbench.records import Contention as Measured
 from xbench.records import ContentionPoint
 
@@ -109,16 +109,11 @@ def test_a_table_without_points_or_with_no_time_is_refused() -> None:
 nets = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), min_size=1, max_size=7)
 
 
-def gradients_of(net: list[tuple[int, int]]) -> list[Gradient]:
-    ready_s = itertools.accumulate(gap / 10 for _, gap in net)
-    return [Gradient(f"g{k}", size, at) for k, ((size, _), at) in enumerate(zip(net, ready_s, strict=True))]
-
-
 @given(nets, st.integers(0, 63), st.booleans(), st.booleans(), st.floats(0.0, 3.0))
 def test_free_communication_is_the_simulation_without(
     net: list[tuple[int, int]], cuts: int, early: bool, after: bool, alpha_s: float
 ) -> None:
-    gradients = gradients_of(net)
+    gradients = gradients_of(list(itertools.accumulate(gap / 10 for _, gap in net)), [size for size, _ in net])
     buckets = cut(len(net), cuts)
     step = StepModel(tuple(gradients), forward_s=1.0, backward_s=gradients[-1].ready_s, optimizer_s=0.7)
     curve = CostCurve.line(alpha_s, 0.01)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import line, planner_of
+from planning_cases import cut, gradients_of, line, planner_of
 
 from xbench.errors import SpecError
 from xbench.modes import MODES, waiting_modes
@@ -75,24 +75,21 @@ def test_a_loader_that_works_ahead_hides_what_communication_exposes() -> None:
     assert long.timeline.compute == planner.plan("wfbp").timeline.compute
 
 
-def test_the_greedys_note_says_its_gap() -> None:
-    assert planner_of(GRADIENTS, COST, **PARTS).plan("mgwfbp").note == (
-        "the paper's greedy: predicted step 6.9 % above that of optimal, exact for a link that costs computation "
-        "nothing"
-    )
-
-
-def test_the_note_says_which_arithmetic_the_optimum_is_of() -> None:
+@pytest.mark.parametrize(
+    ("contention", "mode", "note"),
+    [
+        (None, "mgwfbp", "6.9 % above that of optimal"),
+        (None, "optimal", "nothing"),
+        (COSTLY, "optimal", "; the predicted step counts what it costs"),
+        (COSTLY, "mgwfbp", " below that of optimal"),
+    ],
+)
+def test_the_note_says_which_arithmetic_the_optimum_is_of(contention: Contention | None, mode: str, note: str) -> None:
     """The greedy may beat what is exact without contention, if communication costs computation."""
-    note = planner_of(GRADIENTS, COST, **PARTS).plan("optimal").note
-    assert note == "exact for a link that costs computation nothing"
-    planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, COSTLY)
-    assert planner.plan("optimal").note == (
-        "exact for a link that costs computation nothing; the predicted step counts what it costs"
-    )
-    note = planner.plan("mgwfbp").note
-    assert note is not None
-    assert note.endswith(" below that of optimal, exact for a link that costs computation nothing")
+    found = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, contention).plan(mode).note or ""
+    assert note in found
+    assert "exact for a link that costs computation nothing" in found
+    assert ("counts what it costs" in found) == (note.endswith("costs"))
 
 
 def test_without_a_cost_model() -> None:
@@ -152,44 +149,25 @@ def test_only_modes_on_our_engine_update_early() -> None:
 @st.composite
 def bucketed(draw: st.DrawFn) -> tuple[list[Gradient], Buckets]:
     nbytes = draw(st.lists(st.integers(1, 10**9), min_size=1, max_size=12))
-    cuts = draw(st.lists(st.booleans(), min_size=len(nbytes) - 1, max_size=len(nbytes) - 1))
-    gradients = [Gradient(f"w{place}", size, float(place)) for place, size in enumerate(nbytes)]
-    buckets: Buckets = [[0]]
-    for index, cut in enumerate(cuts, start=1):
-        if cut:
-            buckets.append([])
-        buckets[-1].append(index)
-    return gradients, buckets
-
-
-def named(gradients: list[Gradient], buckets: Buckets) -> Plan:
-    return plan_of(
-        [[gradients[index].name for index in bucket] for bucket in buckets],
-        [sum(gradients[index].nbytes for index in bucket) for bucket in buckets],
-    )
-
-
-@given(bucketed())
-def test_caps_reproduce_exactly_the_plans_buckets(net: tuple[list[Gradient], Buckets]) -> None:
-    gradients, buckets = net
-    caps = bucket_caps_mib(named(gradients, buckets))
-    in_bytes = [int(cap * 1024 * 1024) for cap in caps]  # as DistributedDataParallel converts them
-    for bucket, cap in zip(buckets, in_bytes, strict=True):
-        nbytes = [gradients[index].nbytes for index in bucket]
-        assert sum(nbytes[:-1]) < cap <= sum(nbytes)
-    assert ddp_assignment(gradients, in_bytes) == buckets
+    gradients = gradients_of([float(place) for place in range(len(nbytes))], nbytes)
+    return gradients, cut(len(nbytes), draw(st.integers(0, 2**11 - 1)))
 
 
 @given(bucketed(), st.randoms(use_true_random=False))
-def test_caps_do_not_mind_the_order_within_a_bucket(net: tuple[list[Gradient], Buckets], random: object) -> None:
+def test_caps_reproduce_exactly_the_plans_buckets_whatever_the_order_within_one(
+    net: tuple[list[Gradient], Buckets], random: object
+) -> None:
     gradients, buckets = net
-    shuffled: list[Gradient] = []
-    for bucket in buckets:
-        members = [gradients[index] for index in bucket]
-        random.shuffle(members)  # type: ignore[attr-defined]
-        shuffled += members
-    in_bytes = [int(cap * 1024 * 1024) for cap in bucket_caps_mib(named(gradients, buckets))]
-    assert ddp_assignment(shuffled, in_bytes) == buckets
+    members = [[gradients[index] for index in bucket] for bucket in buckets]
+    nbytes = [[gradient.nbytes for gradient in bucket] for bucket in members]
+    caps = bucket_caps_mib(plan_of([[one.name for one in bucket] for bucket in members], [*map(sum, nbytes)]))
+    in_bytes = [int(cap * 1024 * 1024) for cap in caps]  # as DistributedDataParallel converts them
+    for sizes, cap in zip(nbytes, in_bytes, strict=True):
+        assert sum(sizes[:-1]) < cap <= sum(sizes)
+    assert ddp_assignment(gradients, in_bytes) == buckets
+    for bucket in members:
+        random.shuffle(bucket)  # type: ignore[attr-defined]
+    assert ddp_assignment([*itertools.chain(*members)], in_bytes) == buckets
 
 
 def test_caps_of_empty_buckets_and_plans() -> None:

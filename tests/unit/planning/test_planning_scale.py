@@ -48,12 +48,9 @@ def test_exact_figures_of_single_and_wfbp() -> None:
     assert four.exposed_s == pytest.approx(0.6)
     assert four.step_band_s == pytest.approx((3.6 / 1.25, 3.6 / 0.75))
     assert (four.buckets, four.largest_bucket_bytes, found[5].buckets, found[0].buckets) == (1, 12, 2, 0)
-
-
-def test_without_a_known_batch_there_is_no_throughput() -> None:
+    # without a known batch there is no throughput
     (point,) = scale(Planner(step(), COST), RING, [4], ["single"], batch_size=0, band=BAND)
-    assert point.samples_per_s is None
-    assert point.efficiency == pytest.approx(3 / 3.6)
+    assert point == four.model_copy(update={"samples_per_s": None})
 
 
 def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans() -> None:
@@ -282,38 +279,48 @@ def told(*modes: list[ScalingPoint], dtypes: int = 1) -> list[str]:
     return crossovers({points[0].mode: points for points in modes}, dtypes=dtypes)
 
 
-def test_nothing_to_say() -> None:
-    assert crossovers({}) == []
-    assert told(mode("wfbp", [1.1, 1.1, 1.1, 1.1])) == []
+STEPS = (1.1, 1.2, 1.3, 1.4)
 
 
-def test_one_mode_is_fastest_throughout() -> None:
-    lines = told(mode("wfbp", [1.3, 1.4, 1.5, 1.6]), mode("mgwfbp", [1.1, 1.2, 1.3, 1.4]))
-    assert lines == ["mgwfbp is fastest at every size."]
+@pytest.mark.parametrize(
+    ("modes", "lines"),
+    [
+        ([], []),
+        ([mode("wfbp", [1.1, 1.1, 1.1, 1.1])], []),
+        ([mode("wfbp", [1.3, 1.4, 1.5, 1.6]), mode("mgwfbp", STEPS)], ["mgwfbp is fastest at every size."]),
+        ([mode("wfbp", [1.3]), mode("mgwfbp", [1.1])], ["mgwfbp is fastest with 2 workers."]),
+        (
+            [mode("wfbp", [1.1, 1.2, 1.8, 1.9]), mode("single", [1.4, 1.4, 1.4, 1.4])],
+            ["wfbp is fastest with 2 workers, single from 8 on."],
+        ),
+        (
+            [mode("mgwfbp", STEPS), mode("single", [1.102, 1.2, 1.3, 1.4])],
+            ["mgwfbp and single are fastest at every size."],
+        ),
+        ([mode("optimal", STEPS, [5, 3, 1, 1])], ["From 8 workers on one bucket is best."]),
+        ([mode("optimal", STEPS, [1, 1, 1, 1])], ["At every size one bucket is best."]),
+        (
+            [mode("optimal", STEPS, [1, 1, 2, 4])],
+            ["Up to 16 workers several buckets are best: optimal has 4 there."],
+        ),
+        (
+            [mode("wfbp", [2.1, 3, 4, 5])],
+            ["At every size even wfbp waits for gradients for more than half of the step."],
+        ),
+    ],
+)
+def test_what_is_said_of_modes_over_sizes(modes: list[list[ScalingPoint]], lines: list[str]) -> None:
+    assert told(*modes) == lines
 
 
-def test_of_one_size_its_workers_are_named() -> None:
-    assert told(mode("wfbp", [1.3]), mode("mgwfbp", [1.1])) == ["mgwfbp is fastest with 2 workers."]
+def test_from_some_size_on_even_the_fastest_mostly_waits() -> None:
+    lines = told(mode("wfbp", [1.5, 3, 4, 5]), mode("single", [1.6, 1.9, 2.1, 3]))
+    assert lines[-1] == "From 8 workers on even the fastest mode waits for gradients for more than half of the step."
 
 
-def test_the_fastest_changes() -> None:
-    lines = told(mode("wfbp", [1.1, 1.2, 1.8, 1.9]), mode("single", [1.4, 1.4, 1.4, 1.4]))
-    assert lines == ["wfbp is fastest with 2 workers, single from 8 on."]
-
-
-def test_equal_modes_are_named_together() -> None:
-    lines = told(mode("mgwfbp", [1.1, 1.2, 1.3, 1.4]), mode("single", [1.102, 1.2, 1.3, 1.4]))
-    assert lines == ["mgwfbp and single are fastest at every size."]
-
-
-def test_when_one_bucket_is_best() -> None:
-    steps = [1.1, 1.2, 1.3, 1.4]
-    assert told(mode("optimal", steps, [5, 3, 1, 1])) == ["From 8 workers on one bucket is best."]
-    assert told(mode("optimal", steps, [1, 1, 1, 1])) == ["At every size one bucket is best."]
-    assert told(mode("optimal", steps, [1, 1, 2, 4])) == [
-        "Up to 16 workers several buckets are best: optimal has 4 there."
-    ]
-    assert told(mode("optimal", steps, [5, 2, 2, 2]), dtypes=2) == ["From 4 workers on one bucket a dtype is best."]
+def test_one_bucket_a_dtype_is_the_least() -> None:
+    lines = told(mode("optimal", STEPS, [5, 2, 2, 2]), dtypes=2)
+    assert lines == ["From 4 workers on one bucket a dtype is best."]
 
 
 def test_one_bucket_is_best_where_nothing_is_faster_whatever_the_exact_plan_has() -> None:
@@ -341,11 +348,3 @@ def test_where_ddp_s_default_stops_being_good_enough() -> None:
     assert told(mode("mgwfbp", best), mode("ddp", [1.0, 1.4, 1.0, 1.0]))[1] == (
         "DDP's default buckets are within 1 % of the fastest with 16 workers, and 40 % behind with 4."
     )
-
-
-def test_when_even_the_fastest_mostly_waits() -> None:
-    lines = told(mode("wfbp", [1.5, 3, 4, 5]), mode("single", [1.6, 1.9, 2.1, 3]))
-    assert lines[-1] == "From 8 workers on even the fastest mode waits for gradients for more than half of the step."
-    assert told(mode("wfbp", [2.1, 3, 4, 5])) == [
-        "At every size even wfbp waits for gradients for more than half of the step."
-    ]

@@ -135,15 +135,9 @@ def test_more_than_four_jobs_get_patterns_of_one_turn_each_alone() -> None:
 
 @pytest.mark.parametrize(
     ("compute", "communication", "link"),
-    [
-        (0.0, 1.0, None),
-        (-1.0, 1.0, None),
-        (1.0, -0.1, None),
-        (math.nan, 1.0, None),
-        (1.0, math.inf, None),
-        (1.0, 1.0, -1.0),
-    ],
-)
+    [(0.0, 1.0, None), (-1.0, 1.0, None), (1.0, -0.1, None), (math.nan, 1.0, None), (1.0, math.inf, None),
+     (1.0, 1.0, -1.0)],
+)  # fmt: skip
 def test_times_that_cannot_be_are_refused(compute: float, communication: float, link: float | None) -> None:
     with pytest.raises(ValueError, match="a job's"):
         JobTimes(compute, communication, link)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from what_if_cases import GOLDEN, beside, record
 
 from xbench.errors import SpecError
 from xbench.planning.contention import Contention as Shared
@@ -12,36 +12,26 @@ from xbench.planning.measured import measured, read
 from xbench.planning.plans import Planner
 from xbench.planning.scenario import KEPT, SEARCHED, Change, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
-from xbench.records import Contention, ContentionPoint, Plan, Profile, dump, load, loads
+from xbench.records import Contention, Plan, Profile, dump, loads
 from xbench.schedules.attach import carried
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 EVERYTHING = Change(rate_bps=10e9, latency_s=50e-6, workers=16, compute_scale=0.25)
 
 
-BESIDE = Contention(
-    launch_s=8e-5,
-    hook_s=3e-6,
-    copy_s_per_byte=2.3e-11,
-    points=[
-        ContentionPoint(nbytes=size, in_flight=n, alone_s=alone_s, loaded_s=loaded_s, compute_slowdown=sigma)
-        for size, n, alone_s, loaded_s, sigma in (
-            (4096, 1, 0.0022, 0.0028, 1.34),
-            (4096, 2, 0.0021, 0.0017, 1.37),
-            (524288, 1, 0.0047, 0.0087, 1.29),
-            (524288, 2, 0.0044, 0.0058, 1.28),
-            (8388608, 1, 0.0727, 0.0762, 1.39),
-            (8388608, 2, 0.0714, 0.0719, 1.23),
-        )
-    ],
+BESIDE = beside(
+    (4096, 1, 0.0022, 0.0028, 1.34),
+    (4096, 2, 0.0021, 0.0017, 1.37),
+    (524288, 1, 0.0047, 0.0087, 1.29),
+    (524288, 2, 0.0044, 0.0058, 1.28),
+    (8388608, 1, 0.0727, 0.0762, 1.39),
+    (8388608, 2, 0.0714, 0.0719, 1.23),
 )
 TRIED = "the buckets of 'ddp', after 10 steps each of: auto 541 ms, ddp 520 ms"
 
 
 def profile(*, contention: Contention | None = BESIDE, buffer_bytes: tuple[int, ...] = (38400, 160)) -> Profile:
     """The golden profile as a run with contention would have written it, but `auto` left with DDP's buckets."""
-    found = load(GOLDEN)
-    assert isinstance(found, Profile)
+    found = record()
     assert found.step is not None
     workload = found.workload.model_copy(update={"buffer_bytes": list(buffer_bytes)})
     shared = Shared.of(contention, CostCurve.of(found.cost_model)) if contention is not None else None

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planning_cases import line, planner_of
+from planning_cases import layer, line, planner_of
 
 from xbench.errors import SpecError
 from xbench.planning import sharded_step
 from xbench.planning.sharded_step import ROOT, Sharded, fsdp, largest_share, options, replicate, shard_ranks, zero1
 from xbench.planning.step import Gradient
-from xbench.records import Layer, Tensor, UnitCost
+from xbench.records import Layer, UnitCost
 from xbench.schedules import parse_mode, parse_modes
 
 SIZES = {"r1": 1, "b": 4, "a": 2, "r0": 1}
@@ -26,19 +26,15 @@ READY_S = {"r1": 1.0, "b": 3.0, "a": 5.0, "r0": 6.0}
 
 def layers() -> list[Layer]:
     return [
-        Layer(
-            name=name, kind="Linear", parameters=size, grad_bytes=size, forward_s=1.0,
-            backward_s=1.0 if name.startswith("r") else 2.0, ready_s=READY_S[name], share=0.1,
-            tensors=[Tensor(name=f"{name}.w", elements=size, bytes=size, dtype="float32", ready_s=READY_S[name])],
-        )
+        layer(name, [(size, READY_S[name])], forward_s=1.0, backward_s=1.0 if name.startswith("r") else 2.0)
         for name, size in SIZES.items()
-    ]  # fmt: skip
+    ]
 
 
 def inputs(*, waits: bool, per_byte_s: float = 1.0, workers: int = 2) -> Sharded:
-    gradients = [Gradient(f"{name}.w", size, READY_S[name], elements=size) for name, size in SIZES.items()]
+    gradients = [Gradient(f"{name}.0", size, READY_S[name], elements=size) for name, size in SIZES.items()]
     planner = planner_of(gradients, line(0.0, per_byte_s), forward_s=4.0, backward_s=6.0, optimizer_s=1.0)
-    units = {"a": ["a.w"], "b": ["b.w"], ROOT: ["r0.w", "r1.w"]}
+    units = {"a": ["a.0"], "b": ["b.0"], ROOT: ["r0.0", "r1.0"]}
     costs = {name: line(0.0, per_byte_s / 2) for name in ("all_gather", "reduce_scatter", "broadcast")}
     return Sharded(planner, layers(), units, costs, workers, waits=waits)
 
@@ -50,7 +46,7 @@ def test_where_the_host_waits_every_collective_is_exposed() -> None:
 
 
 def test_the_root_alone_is_gathered_once() -> None:
-    whole = replace(inputs(waits=True), units={ROOT: [f"{name}.w" for name in SIZES]})
+    whole = replace(inputs(waits=True), units={ROOT: [f"{name}.0" for name in SIZES]})
     assert fsdp(whole) == pytest.approx(10.5 + (8 + 8) / 2)
 
 
@@ -138,16 +134,16 @@ def test_a_collective_that_was_not_measured(forecast: object) -> None:
 
 
 def test_a_unit_without_gradients_sends_nothing() -> None:
-    frozen = replace(inputs(waits=True), units={"a": ["a.w"], "b": ["b.w"], "c": ["frozen"], ROOT: ["r0.w", "r1.w"]})
+    frozen = replace(inputs(waits=True), units={"a": ["a.0"], "b": ["b.0"], "c": ["frozen"], ROOT: ["r0.0", "r1.0"]})
     assert fsdp(frozen) == fsdp(inputs(waits=True))
 
 
 def test_a_unit_of_gradients_without_bytes_can_be_predicted() -> None:
     given = inputs(waits=False)
-    empty = Gradient("c.w", 0, 4.0, elements=0)
+    empty = Gradient("c.0", 0, 4.0, elements=0)
     gradients = sorted([*given.step.gradients, empty], key=lambda one: one.ready_s)
     planner = replace(given.planner, step=replace(given.step, gradients=gradients))
-    with_empty = replace(given, planner=planner, units={**given.units, "c": ["c.w"]})
+    with_empty = replace(given, planner=planner, units={**given.units, "c": ["c.0"]})
     assert replicate(with_empty) == pytest.approx(replicate(given))
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_cases import line, planner_of
+from planning_cases import layer, line, planner_of
 
 from xbench.planning import unit_plan
 from xbench.planning.sharded_step import ROOT, Sharded, fsdp
 from xbench.planning.step import Gradient
 from xbench.planning.unit_plan import Units, merged, plan_units
-from xbench.records import Layer, Tensor, UnitCost
+from xbench.records import UnitCost
 
 
 def inputs(
@@ -27,20 +27,13 @@ def inputs(
     kinds = dict(zip(names, ["float32", *(dtypes or ["float32"] * len(sizes)), "float32"], strict=True))
     nbytes = dict(zip(names, [1, *sizes, 1], strict=True))
     ready_s = {name: float(place) for place, name in enumerate(reversed(names), start=1)}
-    layers = [
-        Layer(
-            name=name, kind="Linear", parameters=nbytes[name], grad_bytes=nbytes[name], forward_s=1.0, backward_s=1.0,
-            ready_s=ready_s[name], share=0.1,
-            tensors=[Tensor(name=f"{name}.w", elements=1, bytes=nbytes[name], dtype=kinds[name], ready_s=1.0)],
-        )
-        for name in reversed(names)
-    ]  # fmt: skip
-    gradients = [Gradient(f"{name}.w", nbytes[name], ready_s[name], kinds[name]) for name in reversed(names)]
+    layers = [layer(name, [(nbytes[name], ready_s[name])], 1.0, 1.0) for name in reversed(names)]
+    gradients = [Gradient(f"{name}.0", nbytes[name], ready_s[name], kinds[name]) for name in reversed(names)]
     count = float(len(names))
     planner = planner_of(gradients, line(alpha_s, per_byte_s), forward_s=count, backward_s=count, optimizer_s=1.0)
-    units = {name: [f"{name}.w"] for name in names[1:-1]} | {ROOT: ["r0.w", "r1.w"]}
+    units = {name: [f"{name}.0"] for name in names[1:-1]} | {ROOT: ["r0.0", "r1.0"]}
     costs = {name: line(alpha_s, per_byte_s) for name in ("all_gather", "reduce_scatter")}
-    kept = {unit: sum(nbytes[name.removesuffix(".w")] for name in own) for unit, own in units.items()}
+    kept = {unit: sum(nbytes[name.removesuffix(".0")] for name in own) for unit, own in units.items()}
     return Sharded(planner, layers, units, costs, 2, waits=waits), kept
 
 
@@ -137,11 +130,11 @@ def test_of_equal_sums_the_one_of_most_units() -> None:
 
 def test_a_block_without_gradients_is_in_no_unit() -> None:
     given, kept = inputs([100] * 2, waits=True)
-    frozen = replace(given, units={"b9": ["b9.w"], **given.units})
+    frozen = replace(given, units={"b9": ["b9.0"], **given.units})
     plan = plan_units(frozen, {**kept, "b9": 50})
     assert plan is not None
     assert plan.units == [["b0", "b1"]]
-    assert plan_units(replace(given, units={ROOT: ["r0.w"]}), kept) is None
+    assert plan_units(replace(given, units={ROOT: ["r0.0"]}), kept) is None
 
 
 def test_a_collective_that_was_not_measured() -> None:
@@ -192,7 +185,7 @@ def test_the_search_on_a_stream_is_near_the_best_of_all_divisions(case: tuple[li
 
 
 def test_names_of_merged_units() -> None:
-    apart = {"a.0": ["a.0.w"], "a.1": ["a.1.w"], "frozen": ["frozen.w"], "a.2": ["a.2.w"], ROOT: ["head"]}
+    apart = {"a.0": ["a.0.0"], "a.1": ["a.1.0"], "frozen": ["frozen.0"], "a.2": ["a.2.0"], ROOT: ["head"]}
     assert merged(apart, [["a.1", "a.2"], ["a.0"]]) == {
-        "a.0": ["a.0.w"], "a.1, a.2": ["a.1.w", "a.2.w"], "frozen": ["frozen.w"], ROOT: ["head"],
+        "a.0": ["a.0.0"], "a.1, a.2": ["a.1.0", "a.2.0"], "frozen": ["frozen.0"], ROOT: ["head"],
     }  # fmt: skip
