@@ -30,6 +30,17 @@ def entry(name: str, **values: object) -> JobEntry:
     return JobEntry.model_validate(given | values)
 
 
+def some_jobs() -> list[JobEntry]:
+    """Speeds are powers of two and times quarters, so that both clocks are exact."""
+    return [
+        entry("a", steps=64, gpus=2),
+        entry("b", steps=24, arrival_s=6.25),
+        entry("c", steps=96, arrival_s=8.5, gpus=2),
+        entry("d", steps=8, arrival_s=20.75),
+        entry("e", steps=12, arrival_s=20.75, gpus=2, least=2),
+    ]
+
+
 def began(jobs: Iterable[JobEntry], policy: str = "fifo", slots: int = 2, **values: object) -> RunStarted:
     given: dict[str, object] = {"created": "2026-03-01T12:00:00+00:00", "command": "xbench cluster run jobs.toml",
                                 "engine": "local", "restart_s": 4.0, "retries": 1}  # fmt: skip

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_cases import POLICIES, Played, began, digest, entry, gone_on, played, replayed
+from live_cases import POLICIES, Played, began, digest, entry, gone_on, played, replayed, some_jobs
 
 from xbench.cluster.live.controller import Controller
-from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import JobEnded, Ledger, Resized
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
@@ -69,15 +68,9 @@ def test_every_policy_lives_with_slots_that_come_and_go(
     policy: str, sizes: list[tuple[int, int]], crash: list[float]
 ) -> None:
     """All jobs end once there is room again, none is given up, and the ledger comes to the same."""
-    jobs: list[JobEntry] = [
-        entry("a", steps=64, gpus=2),
-        entry("b", steps=24, arrival_s=6.25),
-        entry("c", steps=96, arrival_s=8.5, gpus=2),
-        entry("d", steps=12, arrival_s=20.75, gpus=2, least=2),
-    ]
     world = Played(2, sizes={float(at_s): slots for at_s, slots in sizes} | {150.0: 2}, crash_at={"a": list(crash)})
     with tempfile.TemporaryDirectory() as name:
-        state, events = played(began(jobs, policy), Path(name), world)
+        state, events = played(began(some_jobs(), policy), Path(name), world)
         assert all(track.finished_s is not None for track in state.tracks.values())
         assert state.tracks["a"].crashes == len(crash) - len(world.crash_at["a"])
         for event in events:

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_cases import POLICIES, Played, began, decisions, digest, entry, gone_on, played, replayed, simulated
+from live_cases import (
+    POLICIES,
+    Played,
+    began,
+    decisions,
+    digest,
+    entry,
+    gone_on,
+    played,
+    replayed,
+    simulated,
+    some_jobs,
+)
 
 from xbench.cluster.live.controller import SILENCE_S, Controller
-from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Event, JobEnded, Ledger, ProgressReported, RunPaused, RunStarted, read
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-
-
-def some_jobs() -> list[JobEntry]:
-    """Speeds are powers of two and times quarters, so that both clocks are exact."""
-    return [
-        entry("a", steps=64, gpus=2),
-        entry("b", steps=24, arrival_s=6.25),
-        entry("c", steps=96, arrival_s=8.5, gpus=2),
-        entry("d", steps=8, arrival_s=20.75),
-        entry("e", steps=12, arrival_s=20.75, gpus=2, least=2),
-    ]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -124,10 +124,7 @@ def test_a_job_larger_than_the_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        (
-            "doubling",
-            "needs to know speeds on several numbers of workers, and no speed is known of job 'a'",
-        ),
+        ("doubling", "needs to know speeds on several numbers of workers, and no speed is known of job 'a'"),
         ("srtf", "policy 'srtf' needs to know how long a job takes, and no speed is known of job 'a'"),
         ("gittins:learn=on", "needs to know how long a job takes"),
     ],

@@ -117,12 +117,6 @@ def test_placements_are_told_apart_everywhere() -> None:
     assert "packed" in drawn["jct-distribution"].told
 
 
-def test_the_gap_of_every_simulation_is_in_its_table() -> None:
-    rows = view_of(COMPARISON).tables()["runs"]
-    assert next(row["gap"] for row in rows if row["policy"] == "srtf") == pytest.approx(2000 / 1750 - 1)
-    assert [row["gap"] for row in rows if row["policy"] == "las:queues=3"] == [None] * 4
-
-
 def test_a_window_is_told() -> None:
     assert "jobs 11 to 20 by arrival count" not in terminal.render(COMPARISON, width=140)
     record = COMPARISON.model_copy(update={"window": (11, 20)})

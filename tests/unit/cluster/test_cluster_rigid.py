@@ -154,14 +154,6 @@ def test_levels_are_walked_in_order(promote: float, trace: list[tuple[int, int, 
             assert len(simulated.finished) == len(jobs)
 
 
-def test_the_index_by_hand() -> None:
-    services = np.array([1.0, 1.0, 10.0])
-    assert gittins_index(services, 0.0) == pytest.approx(2 / 3)  # b = 1: two of three are done after 1 + 1 + 1
-    assert gittins_index(services, 1.0) == pytest.approx(1 / 9)  # only the long one is left
-    assert gittins_index(services, 10.0) == 0.0
-    assert gittins_index(np.array([3.0, 4.0]), 0.0) == pytest.approx(2 / 7)  # b = 4, not 3: 1 / 6
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(0, 31))
 def test_the_index_is_the_best_of_all_stretches(services: list[int], attained: int) -> None:
     longer = [service for service in services if service > attained]

@@ -244,10 +244,6 @@ def most_restarts(jobs: list[Job], policy: str) -> float:
     return count * decisions
 
 
-def restarts(simulated: Simulated) -> int:
-    return sum(job.restarts for job in simulated.finished)
-
-
 def test_a_job_falls_by_what_it_computed_and_rises_by_what_it_held() -> None:
     """a holds its GPU from 0, and again from 14, 5 s of restart first: it falls after 4 s of work, not of holding."""
     jobs = rigid((0, 1, 20), (4, 1, 10), (14, 1, 1))
@@ -278,7 +274,7 @@ def test_every_policy_ends_with_a_bounded_number_of_restarts(
     ]
     simulated = simulate(jobs, parse_policy(policy), Cluster(8, restart_s), spans=True)
     assert len(simulated.finished) == len(jobs)
-    assert restarts(simulated) <= most_restarts(jobs, policy)
+    assert sum(job.restarts for job in simulated.finished) <= most_restarts(jobs, policy)
     assert all(span.to_s - span.from_s >= tolerance_s(span.from_s) / 2 for span in simulated.spans)
 
 

@@ -29,6 +29,8 @@ def test_a_ring_is_the_formula() -> None:
     assert RING(4) == pytest.approx(1 / RING.step_s(4))
     assert RING.exposed_share(1) == 0
     assert RING.exposed_share(4) == pytest.approx((0.006 + 0.3) / RING.step_s(4))
+    # it may exchange nothing
+    assert RingSpeed(RING.theta, 128.0, 0.0).step_s(4) == pytest.approx(0.32 + 3 * 0.002 + 0.05)
     with pytest.raises(ValueError, match="0 GPUs"):
         RING(0)
 
@@ -45,10 +47,6 @@ def test_a_ring_is_the_formula() -> None:
 def test_what_is_no_ring_is_refused(theta: tuple[float, ...], batch: float, nbytes: float, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         RingSpeed(theta, batch, nbytes)  # type: ignore[arg-type]
-
-
-def test_a_ring_may_exchange_nothing() -> None:
-    assert RingSpeed((0.01, 0.002, 1e-9, 0.05), 128.0, 0.0).step_s(4) == pytest.approx(0.32 + 3 * 0.002 + 0.05)
 
 
 def test_a_table_is_what_was_measured_and_lines_between() -> None:
@@ -130,9 +128,7 @@ def test_a_ring_over_hosts_is_the_formula() -> None:
     assert speed.placed((2, 2), 3) == pytest.approx(1 / three_s)  # type: ignore[attr-defined]
     assert speed(5) == speed.placed((1, 4), 1) == speed.fastest(5)  # type: ignore[attr-defined]
     assert speed.sizes is None
-
-
-def test_a_link_between_hosts_is_never_faster_than_one_within() -> None:
+    # a link between hosts is never faster than one within
     fast = RingSpeed(HOSTED.theta, HOSTED.batch, HOSTED.model_bytes, across=(0.0, 0.0))
     assert fast.step_s(4, 1) == fast.step_s(4)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_cases import pollux_folder, write
+from cluster_cases import pollux_folder, rigid, write
 from golden_file import GOLDEN
 
 from xbench.cluster.jobs import Job, RigidSpeed
@@ -23,12 +23,8 @@ from xbench.records import load
 HEADER = "name,arrival_s,gpus,duration_s"
 
 
-def _job(name: str, arrival_s: float, gpus: int = 1, work: float = 10.0) -> Job:
-    return Job(name, arrival_s, gpus, work, RigidSpeed(gpus))
-
-
 def test_a_trace_knows_its_sums() -> None:
-    trace = Trace("t", (_job("a", 5.0, 2, 3600.0), _job("b", 9.0, 4, 900.0)))
+    trace = Trace("t", tuple(rigid((5.0, 2, 3600.0), (9.0, 4, 900.0))))
     assert trace.gpu_hours == 3.0
     assert trace.span_s == 4.0
     first = trace.first(1)

@@ -25,35 +25,26 @@ CHANGED = "the links changed while ranks used them: the link of host 1 went down
 LOCAL = FabricSpec(name="local", ranks=2)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: Verdict, changed: str | None) -> Verdict:
-    """Result of a launch whose ranks end with this verdict, on links that changed like this."""
+@pytest.mark.parametrize(
+    ("error", "changed", "kind", "told"),
+    [
+        (None, CHANGED, FabricError, CHANGED),
+        (RankError("rank 1 hung"), CHANGED, RankError, "rank 1 hung"),  # stands, and the links are a warning
+        (None, None, None, None),
+    ],
+)
+def test_a_launch_whose_links_changed_ends_with_that_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: XbenchError | None, changed: str | None,
+    kind: type[XbenchError] | None, told: str | None,
+) -> None:  # fmt: skip
     fabric = LocalFabric(LOCAL, "3f9a1c")
     monkeypatch.setattr(fabric, "changed", lambda: changed)
     monkeypatch.setattr(module, "_start_agents", lambda *arguments, **options: ([], []))
-    monkeypatch.setattr(module, "_poll", lambda *arguments: verdict)
-    return launch(fabric, 1, "none", folder / "none", folder, on_event=lambda *event: None, silence_s=1.0)
-
-
-def test_a_launch_whose_links_changed_ends_with_that_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = launched(monkeypatch, tmp_path, Verdict(None, ["noisy"]), CHANGED)
-    assert isinstance(outcome.error, FabricError)
-    assert str(outcome.error) == CHANGED
-    assert outcome.error.hint
-    assert outcome.warnings == ["noisy", CHANGED]
-
-
-def test_an_error_of_the_ranks_stands_and_the_links_are_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = RankError("rank 1 on host 1 hung")
-    outcome = launched(monkeypatch, tmp_path, Verdict(lost), CHANGED)
-    assert outcome.error is lost
-    assert outcome.warnings == [CHANGED]
-
-
-def test_links_that_did_not_change_are_no_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = launched(monkeypatch, tmp_path, Verdict(None), None)
-    assert (outcome.error, outcome.warnings) == (None, [])
+    monkeypatch.setattr(module, "_poll", lambda *arguments: Verdict(error, ["noisy"]))
+    outcome = launch(fabric, 1, "none", tmp_path / "none", tmp_path, on_event=lambda *event: None, silence_s=1.0)
+    assert outcome.warnings == ["noisy", *([changed] if changed else [])]
+    assert kind is None or isinstance(outcome.error, kind)
+    assert (outcome.error and str(outcome.error)) == told
 
 
 STAMPS = [0.0, 0.02, 0.04, 0.06, 3.06, 3.08]

@@ -114,19 +114,14 @@ def test_where_both_sides_can_a_pair_is_alive_at_once_and_takes_turns() -> None:
     assert len(pair.base[0].samples) == len(pair.head[0].samples) == 2 * 10 * 2
 
 
-@pytest.mark.parametrize("unable", ["base", "head"])
-def test_a_side_that_cannot_take_turns_is_launched_one_after_the_other(unable: str) -> None:
-    bench = Bench(suite(), **{side: could for side, could in TURNS.items() if side != unable})
+@pytest.mark.parametrize("unable", ["base", "head", "suite"])
+def test_where_a_side_cannot_take_turns_or_the_suite_asks_for_none_launches_follow_each_other(unable: str) -> None:
+    asked = suite(in_turns=unable != "suite")
+    bench = Bench(asked, **{side: could for side, could in TURNS.items() if side != unable})
     bench.ready().run_pairs(bench.base, bench.head, 1, lambda: None)
     assert bench.log == ["base time", "head time"]
     assert bench.measuring.pairs[0].in_turns == ()
     assert bench.base.orders[-1].turn_folder is None
-
-
-def test_a_suite_can_do_without_turns() -> None:
-    bench = Bench(suite(in_turns=False), **TURNS)
-    bench.ready().run_pairs(bench.base, bench.head, 1, lambda: None)
-    assert bench.log == ["base time", "head time"]
 
 
 def test_a_side_that_fails_in_its_turns_leaves_the_other_s_figures() -> None:

@@ -167,13 +167,15 @@ def test_families(monkeypatch):
 
 def test_names_import_no_library():
     code = (
-        "import sys, xbench.workloads as w, xbench.commands.listing as c\n"
+        "import sys, xbench.workloads as w, xbench.workloads.probe, xbench.commands.listing as c\n"
+        "w.resolve(w.parse_workload('resnet50'), 'cpu'); c.workload_rows()\n"
         "from xbench.workloads import libraries\n"
         "libraries._is_installed = lambda prefix: True\n"
         "libraries.registered = lambda library: ('inception_v4',)\n"
         "w.resolve(w.parse_workload('hf/bert'), 'cpu'); c.workload_rows('hf'); c.workload_rows('timm')\n"
         "w.resolve(w.parse_workload('timm/inception_v4:batch-size=2,image-size=128'), 'cpu')\n"
-        "sys.exit(any(name.partition('.')[0] in ('torch', 'timm', 'transformers') for name in sys.modules))"
+        "heavy = {'torch', 'torchvision', 'timm', 'transformers'}\n"
+        "sys.exit(bool(heavy & {name.partition('.')[0] for name in sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

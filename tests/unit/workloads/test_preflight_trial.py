@@ -328,10 +328,6 @@ def test_a_whole_model_in_evaluation_mode_is_measured_so_and_told(write: Writer)
     ]
 
 
-def test_built_in_models_are_in_training_mode() -> None:
-    assert build(parse_workload("transformer-tiny:batch-size=1,seq-len=2"), torch.device("cpu")).model.training
-
-
 def test_the_parent_learns_warnings_and_equal_batches(write: Writer) -> None:
     body = "def make():\n    return nn.Linear(3, 2), (torch.ones(1, 3), torch.tensor([1])), nn.CrossEntropyLoss()\n"
     assert "make.vary = 'none'" in str(refused(write(body)).hint)

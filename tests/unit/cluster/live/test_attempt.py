@@ -16,11 +16,9 @@ from xbench.cluster.live.job_rank import EPOCH_STEPS, Order, mixed, samples_of
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import WorkloadError
 from xbench.workloads.build import build
-from xbench.workloads.workload import Workload
 
 SYNTHETIC = "synthetic:layers=2,bytes=4k,width=8"
 JOB = JobEntry(name="a", workload=SYNTHETIC, steps=100, batch_size=6, seed=3)
-CPU = torch.device("cpu")
 
 
 @given(st.integers(1, 200), st.data())
@@ -89,7 +87,7 @@ def test_a_step_s_samples_do_not_depend_on_the_steps_before() -> None:
 @pytest.mark.parametrize("workload", [SYNTHETIC, "resnet18:image-size=32", "gpt2-small:seq-len=4", "bert-base"])
 def test_shares_of_a_batch_are_its_samples_bit_by_bit(workload: str) -> None:
     spec = attempt_of(JOB.model_copy(update={"workload": workload}), (0,)).workload
-    samples = samples_of(_without_model(spec), 6)
+    samples = samples_of(build(spec, torch.device("meta")), 6)  # without a hundred million parameters
     assert samples.count == 6 * EPOCH_STEPS
     numbers = Order(spec.seed, samples.count, 6).of_step(3)
     whole = samples.take(numbers)
@@ -99,11 +97,6 @@ def test_shares_of_a_batch_are_its_samples_bit_by_bit(workload: str) -> None:
         assert whole[place].shape[0] == 6
     other = samples.take([number + 1 for number in numbers])
     assert not torch.equal(other[0], whole[0])
-
-
-def _without_model(spec: object) -> Workload:
-    """What `samples_of` looks at, without a hundred million parameters."""
-    return build(spec, torch.device("meta"))  # type: ignore[arg-type]
 
 
 FACTORY = """
@@ -119,7 +112,7 @@ def make():
 def test_a_factory_s_batch_is_the_set_of_samples(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FACTORY, encoding="utf-8")
     spec = attempt_of(JOB.model_copy(update={"workload": f"{tmp_path}/train.py:make"}), (0,)).workload
-    workload = build(spec, CPU)
+    workload = build(spec, torch.device("cpu"))
     samples = samples_of(workload, 6)
     assert samples.count == 8
     inputs, targets = samples.take([7, 0])
