@@ -74,6 +74,38 @@ class World:
         return verdict.error
 
 
+class Store:
+    """Where ranks meet, as a dictionary, which may go away."""
+
+    def __init__(self):
+        self.kept = {}
+        self.gone = False
+
+    def _there(self):
+        if self.gone:
+            raise RuntimeError("Connection was likely closed")
+        return self.kept
+
+    def set(self, key, value):
+        self._there()[key] = value
+
+    def get(self, key):
+        return self._there()[key].encode()
+
+    def check(self, keys):
+        return all(key in self._there() for key in keys)
+
+    def multi_get(self, keys):
+        return [self.get(key) for key in keys]
+
+    def delete_key(self, key):
+        return self._there().pop(key, None) is not None
+
+    def add(self, key, value):
+        self.set(key, str(int(self._there().get(key, "0")) + value))
+        return int(self.kept[key])
+
+
 def error(message, **fields):
     return RankFailed(message=message, traceback=f"Traceback\n{message}", **fields)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from launch_world import block, error
+from launch_world import Store, block, error
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
@@ -16,38 +16,6 @@ from xbench.launch.monitor import COLLECT_S
 from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.events import Event, PhaseBegan, RankEnded, RankStarted
 from xbench.rank.journal import Journal, JournalReader
-
-
-class Store:
-    """A dictionary, which may go away."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
-        self.gone = False
-
-    def _there(self) -> dict[str, str]:
-        if self.gone:
-            raise RuntimeError("Connection was likely closed")
-        return self.kept
-
-    def set(self, key: str, value: str) -> None:
-        self._there()[key] = value
-
-    def get(self, key: str) -> bytes:
-        return self._there()[key].encode()
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self._there() for key in keys)
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [self.get(key) for key in keys]
-
-    def delete_key(self, key: str) -> bool:
-        return self._there().pop(key, None) is not None
-
-    def add(self, key: str, value: int) -> int:
-        self.set(key, str(int(self._there().get(key, "0")) + value))
-        return int(self.kept[key])
 
 
 class Left(BaseException):

@@ -45,15 +45,33 @@ def test_an_agent_that_will_not_leave_is_a_warning(world):
     assert verdict.warnings == ["the agent on host 1 did not end after its ranks were done, and was ended"]
 
 
-def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world):
+OUT_OF_MEMORY = {"said": "ran out of GPU memory: 2.00 GiB were wanted", "hint": "a smaller --batch-size needs less"}
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "sentence"),
+    [
+        ("ValueError: shapes differ\nmore of it", {}, " raised ValueError: shapes differ more of it"),
+        # the user's line, and all that the error says
+        ("RuntimeError: no way:\n  at all.", {"place": "a.py:12"}, ": a.py:12 raised RuntimeError: no way: at all"),
+        # what a rank says for people takes the place of its exception
+        ("OutOfMemoryError: CUDA out of memory. Tried", OUT_OF_MEMORY, f" {OUT_OF_MEMORY['said']}"),
+        # an explained error is a cause even where its text speaks of lost peers
+        ("DistBackendError: NCCL, timeout: Duplicate GPU", {"said": "found another rank"}, " found another rank"),
+        # an error of ours is a sentence already
+        ("WorkloadError: no", {"told": "parameter 'a' is new", "hint": "run it once"}, ": parameter 'a' is new"),
+    ],
+)
+def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world, message, fields, sentence):
     world.hello_all()
-    world.journals[0, 0].write(error("RuntimeError: [gloo/pair.cc:538] Connection closed by peer"))
+    world.journals[0, 0].write(error("RuntimeError: [gloo/pair.cc:538] Connection closed by peer", t=1.0))
     world.journals[0, 1].note("optimal step 12: computing")
-    world.journals[0, 1].write(error("ValueError: shapes differ\nmore of it"))
+    world.journals[0, 1].write(error(message, t=2.0, **fields))
     told = world.cause()
     assert isinstance(told, RankError)
-    assert str(told) == "rank 1 on host 1 (optimal step 12: computing) raised ValueError: shapes differ more of it"
-    assert told.detail.startswith("Traceback")
+    assert str(told) == f"rank 1 on host 1 (optimal step 12: computing){sentence}"
+    assert told.detail == f"Traceback\n{message}"
+    assert "hint" not in fields or told.hint == fields["hint"]
 
 
 def test_a_kill_comes_before_every_error(world):
@@ -131,17 +149,18 @@ def test_a_rank_that_leaves_without_a_word(world):
     assert str(world.cause()) == "rank 1 on host 1 ended with exit code 3: KeyError: 'lost'"
 
 
-def test_a_rank_whose_end_nobody_saw(world):
+@pytest.mark.parametrize(
+    ("happens", "sentence"),
+    [
+        (lambda world: world.die(0), "rank 0 on host 0 disappeared before its work was done"),
+        (lambda world: (world.die(0), world.agent(0, -9)), "the agent of host 0 was killed (SIGKILL)"),
+        (lambda world: (world.journals[0, 0].write(RankEnded()), world.agent(1, 0)), "rank 1 on host 1 did not finish"),
+    ],
+)
+def test_an_end_that_no_log_explains(world, happens, sentence):
     world.hello_all()
-    world.die(0)
-    assert str(world.cause()) == "rank 0 on host 0 disappeared before its work was done"
-
-
-def test_a_killed_agent_is_named_itself(world):
-    world.hello_all()
-    world.die(0)
-    world.agent(0, -9)
-    assert str(world.cause()) == "the agent of host 0 was killed (SIGKILL)"
+    happens(world)
+    assert str(world.cause()) == sentence
 
 
 def test_the_link_is_named_when_ranks_only_lost_each_other(world):
@@ -180,13 +199,6 @@ def test_ranks_that_never_start_are_explained_by_the_log(world):
     assert told.detail == world.logs[0, 1]
 
 
-def test_an_agent_that_leaves_before_its_ranks_are_done(world):
-    world.hello_all()
-    world.journals[0, 0].write(RankEnded())
-    world.agent(1, 0)
-    assert str(world.cause()) == "rank 1 on host 1 did not finish"
-
-
 def test_a_rank_that_dies_after_its_end_is_told(world):
     world.hello_all()
     for journal in world.journals.values():
@@ -208,15 +220,27 @@ def test_start_up_has_its_own_patience(world):
     assert told.detail == "still importing\n"
 
 
-def test_silence_names_the_rank_that_does_not_wait(world):
+WAITS = "ddp step 4: waiting for gradients"
+
+
+@pytest.mark.parametrize(
+    ("notes", "state", "told"),
+    [
+        ([WAITS, "ddp step 4: backward"], "R", "gave no sign of life for 60 s, the limit of --timeout"),
+        ([WAITS, WAITS], "R", "gave no sign of life for 60 s, the limit of --timeout"),  # the longest silent
+        (["ddp step 4: backward", WAITS], "T", "is stopped (as by SIGSTOP)"),
+    ],
+)
+def test_silence_names_the_rank_that_does_not_wait_or_is_stopped(world, notes, state, told):
     world.hello_all()
-    world.journals[0, 0].note("ddp step 4: waiting for gradients")
-    world.journals[0, 1].note("ddp step 4: backward")
+    for rank in (1, 0):
+        world.journals[0, rank].note(notes[rank])
+    world.states[world.pid(1)] = state
     assert world.monitor.poll() is None
     assert world.wait(SILENCE_S - 1) is None
-    told = world.wait(1).error
-    assert str(told) == "rank 1 on host 1 (ddp step 4: backward) gave no sign of life for 60 s, the limit of --timeout"
-    assert "--timeout 120s" in told.hint
+    found = world.wait(1).error
+    assert str(found).startswith(f"rank 1 on host 1 ({notes[1]}) {told}")
+    assert state == "T" or "--timeout 120s" in found.hint
 
 
 def test_a_rank_that_compiles_may_be_silent_for_longer(world):
@@ -228,25 +252,6 @@ def test_a_rank_that_compiles_may_be_silent_for_longer(world):
     told = world.wait(1).error
     assert str(told).endswith("gave no sign of life for 900 s")  # which --timeout did not ask for
     assert "--timeout 1800s" in told.hint
-
-
-def test_silence_names_the_longest_silent_of_those_that_wait(world):
-    world.hello_all()
-    world.journals[0, 1].note("waiting for gradients")
-    world.journals[0, 0].note("waiting for gradients")
-    assert world.monitor.poll() is None
-    assert str(world.wait(SILENCE_S).error).startswith("rank 1 on host 1")
-
-
-def test_silence_names_the_rank_that_is_stopped(world):
-    world.hello_all()
-    world.journals[0, 0].note("ddp step 4: backward")
-    world.journals[0, 1].note("ddp step 4: waiting for gradients")
-    world.states[world.pid(1)] = "T"
-    assert world.monitor.poll() is None
-    assert str(world.wait(SILENCE_S).error).startswith(
-        "rank 1 on host 1 (ddp step 4: waiting for gradients) is stopped (as by SIGSTOP)"
-    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -316,35 +321,6 @@ def test_whatever_happens_a_launch_ends(tmp_path_factory, occurrences):
     assert verdict.error is None or str(verdict.error)
 
 
-def test_what_a_rank_says_for_people_takes_the_place_of_its_exception(world):
-    world.hello_all()
-    world.journals[0, 1].note("round 2 wfbp step 3: computing")
-    told = {"said": "ran out of GPU memory: 2.00 GiB were wanted", "hint": "a smaller --batch-size needs less"}
-    world.journals[0, 1].write(error("OutOfMemoryError: CUDA out of memory. Tried", **told))
-    found = world.cause()
-    assert str(found) == (
-        "rank 1 on host 1 (round 2 wfbp step 3: computing) ran out of GPU memory: 2.00 GiB were wanted"
-    )
-    assert found.hint == "a smaller --batch-size needs less"
-    assert "CUDA out of memory" in found.detail
-
-
-def test_an_explained_error_is_a_cause_even_where_its_text_speaks_of_lost_peers(world):
-    world.hello_all()
-    world.journals[0, 0].write(error("RuntimeError: connection closed by peer", t=1.0))
-    text = "DistBackendError: NCCL error, timeout: Duplicate GPU detected"
-    world.journals[0, 1].write(error(text, t=2.0, said="found another rank on its GPU"))
-    assert str(world.cause()) == "rank 1 on host 1 found another rank on its GPU"
-
-
-def test_an_error_names_the_users_line_and_all_it_says(world):
-    world.hello_all()
-    world.journals[0, 1].note("profile step 2 of 10")
-    world.journals[0, 1].write(error("RuntimeError: no way:\n  at all.", place="train.py:12"))
-    told = str(world.cause())
-    assert told == "rank 1 on host 1 (profile step 2 of 10): train.py:12 raised RuntimeError: no way: at all"
-
-
 def test_a_note_is_handed_on_once(world):
     world.hello_all()
     world.journals[0, 1].note("profile step 2 of 10")
@@ -353,11 +329,3 @@ def test_a_note_is_handed_on_once(world):
     world.journals[0, 1].note("profile step 3 of 10")
     assert world.wait(0.1) is None
     assert world.notes == [(0, 1, "profile step 2 of 10"), (0, 1, "profile step 3 of 10")]
-
-
-def test_an_error_of_ours_is_a_sentence_already(world):
-    world.hello_all()
-    world.journals[0, 1].write(error("WorkloadError: no", told="parameter 'a' is new", hint="run it once"))
-    cause = world.cause()
-    assert str(cause) == "rank 1 on host 1: parameter 'a' is new"
-    assert cause.hint == "run it once"

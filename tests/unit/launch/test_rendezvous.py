@@ -7,26 +7,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from launch_world import Store
 
 from xbench.errors import RankError, SpecError
 from xbench.fabrics.cluster import ClusterRank
 from xbench.launch import rendezvous
 from xbench.launch.rendezvous import RankInfo, assignments, choose_interface, join
 from xbench.rank.store import FileStore, TorchStore
-
-
-class Store:
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
-
-    def set(self, key: str, value: str) -> None:
-        self.kept[key] = value
-
-    def get(self, key: str) -> bytes:
-        return self.kept[key].encode()
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self.kept for key in keys)
 
 
 def rank(number: int, world: int) -> ClusterRank:

@@ -38,15 +38,16 @@ def test_every_moment_of_a_step_belongs_to_one_layer(clock):
 
 
 def test_of_several_micro_steps_the_last_one_is_timed_layer_by_layer(clock):
-    workload = Workload(nn.Sequential(Layer(clock, 1, 16), Layer(clock, 4, 32)), clock, loss_s=2, zero_s=0.5, step_s=64)
+    model = nn.Sequential(Layer(clock, 1, 16), Layer(clock, 4, 32))
+    workload = Workload(model, clock, loss_s=2, zero_s=0.5, step_s=64, load_s=8)
     workload.micro_steps = 3
     profile = profile_step(workload, clock, steps=1, warmup=0)
     times = profile.layer_times[0]
     assert times.forward_s == [1, 4 + 2]
     assert times.ready_s == [48, 32]
-    assert profile.accumulate_s == [2 * (7 + 48)]
+    assert (profile.load_s, profile.accumulate_s) == ([3 * 8], [2 * (7 + 48)])  # each waits for a batch
     assert (profile.forward_s, profile.backward_s, profile.optimizer_s) == ([7], [48], [64.5])
-    assert profile.step_s == profile.uninstrumented_step_s == [3 * (7 + 48) + 64.5]
+    assert profile.step_s == profile.uninstrumented_step_s == [3 * (8 + 7 + 48) + 64.5]
 
 
 def test_the_wait_for_a_batch_is_a_part_of_its_own(clock):
@@ -58,24 +59,12 @@ def test_the_wait_for_a_batch_is_a_part_of_its_own(clock):
     assert profile.raw()["steps"]["load_s"] == [8]
 
 
-def test_every_micro_step_waits_for_a_batch(clock):
-    workload = Workload(nn.Sequential(Layer(clock, 1, 16), Layer(clock, 4, 32)), clock, load_s=8)
-    workload.micro_steps = 3
-    profile = profile_step(workload, clock, steps=1, warmup=0)
-    assert (profile.load_s, profile.accumulate_s, profile.forward_s) == ([24], [2 * 53], [5])
-    assert profile.step_s == profile.uninstrumented_step_s == [3 * (8 + 53)]
-
-
-def test_of_a_loader_that_works_ahead_the_batch_is_held_so_there_are_no_waits_to_keep(clock):
-    workload = Workload(nn.Sequential(Layer(clock, 1, 16)), clock, load_s=8)
-    workload.loads_ahead = True
-    profile = profile_step(workload, clock, steps=1, warmup=0)
-    assert (profile.raw()["loads_ahead"], "load_s" in profile.raw()["steps"]) == (True, False)
-
-
-def test_without_a_loader_there_is_no_series_of_waits(clock):
-    _, _, profile = one_step(nn.Sequential(Layer(clock, 1, 16)), clock)
-    assert "load_s" not in profile.raw()["steps"]
+@pytest.mark.parametrize(("load_s", "ahead"), [(8, True), (0, False)])
+def test_without_a_loader_or_of_one_that_works_ahead_there_are_no_waits_to_keep(clock, load_s, ahead):
+    workload = Workload(nn.Sequential(Layer(clock, 1, 16)), clock, load_s=load_s)
+    workload.loads_ahead = ahead
+    raw = profile_step(workload, clock, steps=1, warmup=0).raw()
+    assert (raw["loads_ahead"], "load_s" in raw["steps"]) == (ahead, False)
 
 
 @pytest.mark.parametrize("load_s", [0, 8])
@@ -114,12 +103,14 @@ def test_a_layer_with_a_tied_and_an_own_parameter_keeps_its_own(clock):
     assert [tensor.name for tensor in profiler.tensors] == ["0.weight", "1.bias"]
 
 
-def test_names_are_those_of_named_parameters():
-    model = nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(4, 2), nn.BatchNorm1d(2))
+def test_names_and_bytes_are_those_of_named_parameters():
+    model = nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(4, 2), nn.BatchNorm1d(2).to(torch.bfloat16))
     model.register_parameter("scale", nn.Parameter(torch.ones(1)))
     profiler = LayerProfiler(model, FakeClock())
     assert [tensor.name for tensor in profiler.tensors] == [name for name, _ in model.named_parameters()]
     assert (profiler.layers[0].name, profiler.layers[0].kind) == (ROOT_NAME, "Sequential")
+    last = profiler.tensors[-1]
+    assert (last.dtype, last.elements, last.nbytes) == ("bfloat16", 2, 4)
 
 
 def test_frozen_layers_are_named_and_their_forward_goes_to_the_layer_before(clock):
@@ -304,12 +295,6 @@ def test_raw_is_json_and_keeps_every_step(clock):
         "forward_s": [1, 1, 1],
         "tensors": [{"name": "0.weight", "elements": 1, "bytes": 4, "dtype": "float32", "ready_s": [24, 24, 24]}],
     }
-
-
-def test_two_dtypes_have_their_own_bytes():
-    model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 2, bias=False).to(torch.bfloat16))
-    tensors = LayerProfiler(model, FakeClock()).tensors
-    assert [(t.dtype, t.elements, t.nbytes) for t in tensors] == [("float32", 6, 24), ("bfloat16", 6, 12)]
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(0, 2), (1, -1)])

@@ -204,10 +204,10 @@ def test_rare_long_repetitions_count_in_a_mean():
 
 
 def test_the_longest_of_ten_repetitions_is_no_part_of_their_mean():
-    for took_s, expected_s in (([2.0, *[1.0] * 8], 10 / 9), ([99.0, 2.0, *[1.0] * 8], 10 / 9)):
+    for took_s in ([2.0, *[1.0] * 8], [99.0, 2.0, *[1.0] * 8]):
         starts = [float(100 * at) for at in range(len(took_s) + 1)]
         ends = [start + took for start, took in zip(starts, [9.0, *took_s], strict=True)]
-        assert cost_points([[point(1024, starts, ends)]], means=True)[0].transfer_s == pytest.approx(expected_s)
+        assert cost_points([[point(1024, starts, ends)]], means=True)[0].transfer_s == pytest.approx(10 / 9)
 
 
 def test_cost_points_are_in_ascending_order():

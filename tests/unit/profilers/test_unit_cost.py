@@ -208,26 +208,26 @@ def profile(forward_s: list[float], ready_s: list[float | None]) -> dict[str, An
     return {"warmup": 1, "steps": {"step_s": [9.0] * 4}, "layers": [frozen, *layers]}
 
 
-def test_ranks_wait_where_the_slowest_differs_from_unit_to_unit() -> None:
-    # Forward, by unit: 3, 3, 1 and 2, 5, 1. They meet after 3 + 5 + 1, and alone they take 7 and 8.
-    # Backward, by unit from the end: 1, 2, 4 and 2, 1, 3. They meet after 2 + 2 + 4, and alone they take 7 and 6.
-    ranks = [profile([1.0, 2.0, 3.0, 1.0], [7.0, 5.0, 3.0, 1.0]), profile([1.0, 1.0, 5.0, 1.0], [6.0, 4.0, 3.0, 2.0])]
-    assert unit_waits(ranks, UNITS) == pytest.approx((1.0, 1.0))
+# Forward, by unit: 3, 3, 1 and 2, 5, 1. They meet after 3 + 5 + 1, and alone they take 7 and 8.
+# Backward, by unit from the end: 1, 2, 4 and 2, 1, 3. They meet after 2 + 2 + 4, and alone they take 7 and 6.
+UNEVEN = [profile([1.0, 2.0, 3.0, 1.0], [7.0, 5.0, 3.0, 1.0]), profile([1.0, 1.0, 5.0, 1.0], [6.0, 4.0, 3.0, 2.0])]
+SLOW_EVERYWHERE = [profile([1.0] * 4, [4.0, 3.0, 2.0, 1.0]), profile([2.0] * 4, [8.0, 6.0, 4.0, 2.0])]
+WITHOUT_A_GRADIENT = [profile([1.0] * 4, [4.0, 3.0, None, 1.0]), profile([1.0] * 4, [4.0, 3.0, None, 2.0])]
 
 
-def test_a_rank_that_is_slow_everywhere_adds_no_wait() -> None:
-    ranks = [profile([1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0]), profile([2.0, 2.0, 2.0, 2.0], [8.0, 6.0, 4.0, 2.0])]
-    assert unit_waits(ranks, UNITS) == pytest.approx((0.0, 0.0))
-
-
-def test_one_unit_adds_no_wait() -> None:
-    ranks = [profile([1.0, 2.0, 3.0, 1.0], [7.0, 5.0, 3.0, 1.0]), profile([1.0, 1.0, 5.0, 1.0], [6.0, 4.0, 3.0, 2.0])]
-    assert unit_waits(ranks, {"": ["a", "b", "c", "head"]}) == pytest.approx((0.0, 0.0))
-
-
-def test_a_unit_without_a_gradient_takes_no_time() -> None:
-    ranks = [profile([1.0, 1.0, 1.0, 1.0], [4.0, 3.0, None, 1.0]), profile([1.0, 1.0, 1.0, 1.0], [4.0, 3.0, None, 2.0])]
-    assert unit_waits(ranks, UNITS) == pytest.approx((0.0, 1.0))
+@pytest.mark.parametrize(
+    ("ranks", "units", "waits_s"),
+    [
+        (UNEVEN, UNITS, (1.0, 1.0)),
+        (UNEVEN, {"": ["a", "b", "c", "head"]}, (0.0, 0.0)),  # one unit adds no wait
+        (SLOW_EVERYWHERE, UNITS, (0.0, 0.0)),
+        (WITHOUT_A_GRADIENT, UNITS, (0.0, 1.0)),
+    ],
+)
+def test_ranks_wait_where_the_slowest_differs_from_unit_to_unit(
+    ranks: list[dict[str, Any]], units: dict[str, list[str]], waits_s: Sequence[float]
+) -> None:
+    assert unit_waits(ranks, units) == pytest.approx(waits_s)
 
 
 @pytest.mark.parametrize(

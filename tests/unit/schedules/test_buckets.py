@@ -237,15 +237,11 @@ def test_a_model_with_nothing_to_compress_is_told_so() -> None:
 
 
 def test_a_part_has_the_plan_s_bytes_and_the_last_one_what_is_left_with_the_flags() -> None:
-    bucket = CommBucket([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5)
-    assert cuts(bucket, 16) == ([0, 4, 8, 12, 15], [16, 16, 16, 4])
-    assert cuts(bucket, 52) == ([0, 15], [52])
-    assert cuts(bucket, 48) == ([0, 12, 15], [48, 4])
-
-
-def test_compressed_gradients_are_cut_where_the_others_are() -> None:
-    bucket = CommBucket([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5, "bf16")
-    assert cuts(bucket, 16) == ([0, 4, 8, 12, 15], [16, 16, 16, 4])
+    for compress in (None, "bf16"):  # compressed gradients are cut where the others are
+        bucket = CommBucket([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5, compress)
+        assert cuts(bucket, 16) == ([0, 4, 8, 12, 15], [16, 16, 16, 4])
+        assert cuts(bucket, 52) == ([0, 15], [52])
+        assert cuts(bucket, 48) == ([0, 12, 15], [48, 4])
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 20))

@@ -82,11 +82,12 @@ def test_what_is_ready_early_is_launched_in_its_place() -> None:
     assert step.ready(1) == [0, 1, 2]
 
 
-def test_only_without_credit_and_streams_is_a_parcel_gone_when_all_are_ready() -> None:
+def test_only_where_nobody_hears_of_arrivals_a_ready_parcel_goes_and_is_counted() -> None:
     assert Step([1, 1]).queue.goes_when_ready
-    assert Step([1, 1], streams=True, credit=1).queue.goes_when_ready
-    assert not Step([1, 1], credit=1).queue.goes_when_ready
-    assert not Step([1, 1], follows={0: []}).queue.goes_when_ready
+    assert Step([1, 1]).queue.can_be_counted
+    for streams, credit, follows in ((True, 1, None), (True, None, None), (False, 8, None), (False, None, {0: []})):
+        queue = Step([1, 1], streams=streams, credit=credit, follows=follows).queue
+        assert (queue.goes_when_ready, queue.can_be_counted) == (streams, False)
 
 
 def test_credit_is_bytes_under_way_and_one_may_always_go() -> None:
@@ -160,7 +161,6 @@ def test_arrivals_are_heard_of_only_where_something_follows(options: dict[str, A
 
 def test_what_has_arrived_is_counted_in_launch_order() -> None:
     step = Step([1, 1, 1, 1])
-    assert step.queue.can_be_counted
     step.ready(0, 1, 2)
     assert step.queue.landed(wait=False) == 0
     step.arrive(1)
@@ -174,11 +174,6 @@ def test_what_has_arrived_is_counted_in_launch_order() -> None:
     step.ready(3)
     step.queue.begin_again()
     assert step.queue.landed(wait=False) == 0
-
-
-@pytest.mark.parametrize(("streams", "credit"), [(True, None), (False, 8)])
-def test_where_others_hear_of_arrivals_nobody_counts(streams: bool, credit: int | None) -> None:
-    assert not Step([1], streams=streams, credit=credit).queue.can_be_counted
 
 
 def test_a_collective_that_fails_fails_whoever_waits_and_stops_the_rest() -> None:

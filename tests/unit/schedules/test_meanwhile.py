@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from xbench.schedules.deferred_update import UpdateGroup
 from xbench.schedules.priority import PriorityEngine
 
@@ -65,16 +67,10 @@ def test_what_is_needed_already_or_was_updated_is_left_alone() -> None:
     assert waiting.updated == [[0, 2]]
 
 
-def test_where_all_that_is_needed_is_here_nothing_is_put_before_it() -> None:
+@pytest.mark.parametrize(("count", "here"), [(3, []), (0, [1])])  # the second overtook those before it
+def test_where_all_that_is_needed_is_here_nothing_is_put_before_it(count: int, here: list[int]) -> None:
     pieces = [piece(0), piece(1), piece(2)]
-    waiting = Waiting(arrivals := Arrivals([3]), pieces)
-    waiting.wait([pieces[1]])
-    assert (waiting.updated, arrivals.waited) == ([], [False])
-
-
-def test_what_overtook_those_before_it_does_not_wait_for_them() -> None:
-    pieces = [piece(0), piece(1)]
-    waiting = Waiting(arrivals := Arrivals([0], here=[1]), pieces)
+    waiting = Waiting(arrivals := Arrivals([count], here), pieces)
     waiting.wait([pieces[1]])
     assert (waiting.updated, arrivals.waited) == ([], [False])
 

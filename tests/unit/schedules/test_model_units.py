@@ -43,16 +43,9 @@ def test_units_are_the_blocks_and_the_rest() -> None:
         "parts.h.0": ["parts.h.0.inner.0.weight", "parts.h.0.inner.0.bias"],
         "": ["scale", "stem.weight", "stem.bias", "head.weight", "head.bias"],
     }
-
-
-def test_layers_of_a_sequence_are_blocks() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    assert list(blocks_of(model)) == ["0", "2"]
-    assert list(units_of(model)) == ["0", "2"]
-
-
-def test_a_model_without_lists_is_one_unit() -> None:
-    assert units_of(nn.Linear(2, 2)) == {"": ["weight", "bias"]}
+    sequence = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    assert list(blocks_of(sequence)) == list(units_of(sequence)) == ["0", "2"]
+    assert units_of(nn.Linear(2, 2)) == {"": ["weight", "bias"]}  # without lists
 
 
 def test_a_module_that_stands_twice_is_one_block() -> None:
@@ -102,15 +95,12 @@ def test_a_list_of_a_recurrent_layer_s_weights_is_the_twin_s_own() -> None:
     assert twin._flat_weights[0] is twin.weight_ih_l0  # type: ignore[index]
 
 
-def test_a_model_that_cannot_be_copied_is_refused() -> None:
+def test_a_model_that_cannot_be_copied_or_is_compiled_is_refused() -> None:
     model = Net()
     model.lock = __import__("threading").Lock()  # type: ignore[assignment]
     with pytest.raises(UsageError, match="second tree of the model's modules, and copying raised cannot pickle"):
         twin_of(model)
-
-
-def test_a_compiled_model_is_refused() -> None:
-    model = Net()
-    model.compile(backend="eager")
+    compiled = Net()
+    compiled.compile(backend="eager")
     with pytest.raises(UsageError, match=r"torch\.compile has left no modules to wrap"):
-        twin_of(model)
+        twin_of(compiled)

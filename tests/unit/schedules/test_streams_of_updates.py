@@ -65,14 +65,10 @@ def test_known_flags_are_made_of_host_values_once(monkeypatch: pytest.MonkeyPatc
     assert made == [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
 
 
-def piece(last: int) -> UpdateGroup:
-    no_bucket: Any = None
-    return UpdateGroup(no_bucket, [], [], due=True, last=last)
-
-
 def calls(order: list[int]) -> list[list[int]]:
     """Calls of a step whose layers need one group each: `order` has the places of their collectives."""
-    pieces = [piece(last) for last in order]
+    no_bucket: Any = None
+    pieces = [UpdateGroup(no_bucket, [], [], due=True, last=last) for last in order]
     found = []
     for needed in pieces:
         if needed.due:
@@ -85,14 +81,8 @@ def calls(order: list[int]) -> list[list[int]]:
 
 def test_calls_double_where_groups_arrive_in_the_order_of_use() -> None:
     assert calls(list(range(13))) == [[0], [1], [2, 3], [4, 5, 6, 7], [8, 9, 10, 11, 12]]
-
-
-def test_what_arrives_before_the_first_needed_group_has_a_call_of_its_own() -> None:
-    assert calls([3, 4, 5, 2, 1, 0]) == [[2, 1, 0], [3], [4, 5]]
-
-
-def test_what_arrives_before_a_later_needed_group_is_in_its_call() -> None:
-    assert calls([0, 2, 1]) == [[0], [2, 1]]
+    assert calls([3, 4, 5, 2, 1, 0]) == [[2, 1, 0], [3], [4, 5]]  # what arrives before the first needed group
+    assert calls([0, 2, 1]) == [[0], [2, 1]]  # and before a later one, in whose call it is
 
 
 class Group:

@@ -18,7 +18,10 @@ from xbench.traces.json_stream import TraceFile
 EVENTS = [{"ph": "X", "name": f"é{index}\n", "ts": index + 0.5, "args": {"dims": [[1, 2], []]}} for index in range(20)]
 
 
-def read(path: Path) -> tuple[TraceFile, list[dict[str, object]]]:
+def read(folder: Path, content: str | bytes) -> tuple[TraceFile, list[dict[str, object]]]:
+    """A file of this content in the folder, and its events."""
+    path = folder / "t.json"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     file = TraceFile(path)
     return file, list(file)
 
@@ -27,29 +30,23 @@ def read(path: Path) -> tuple[TraceFile, list[dict[str, object]]]:
 def test_events_do_not_depend_on_chunks_or_layout(
     tmp_path_factory: pytest.TempPathFactory, chunk: int, indent: int | None, first: bool
 ) -> None:
-    path = tmp_path_factory.mktemp("trace") / "t.json"
     keys = {"schemaVersion": 12, "info": {"rank": 1}}
     document = {"traceEvents": EVENTS, **keys} if first else {**keys, "traceEvents": EVENTS}
-    path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "CHUNK_BYTES", chunk)
-        file, events = read(path)
+        file, events = read(tmp_path_factory.mktemp("trace"), json.dumps(document, indent=indent))
     assert events == EVENTS
     assert file.header == keys
     assert not file.is_truncated
 
 
 def test_a_gzip_file_and_a_bare_array_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(EVENTS).encode()))
-    assert read(path)[1] == EVENTS
+    assert read(tmp_path, gzip.compress(json.dumps(EVENTS).encode()))[1] == EVENTS
 
 
 @pytest.mark.parametrize("word", ["inf", "-inf", "nan", "-nan(ind)", "Infinity", "-Infinity", "NaN", "None"])
 def test_a_word_in_place_of_a_number_breaks_no_event(tmp_path: Path, word: str) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps({"traceEvents": EVENTS}).replace('"ts": 7.5', f'"ts": {word}'), encoding="utf-8")
-    file, events = read(path)
+    file, events = read(tmp_path, json.dumps({"traceEvents": EVENTS}).replace('"ts": 7.5', f'"ts": {word}'))
     assert [one for one in events if one["name"] != "é7\n"] == [one for one in EVENTS if one["name"] != "é7\n"]
     assert (len(events), file.broken, file.is_truncated) == (20, [], False)
 
@@ -73,38 +70,31 @@ def test_a_broken_event_is_left_out_and_the_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, chunk: int
 ) -> None:
     monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk)
-    path = tmp_path / "t.json"
     keys = {"schemaVersion": 12, "info": {"rank": 1}}
     text = json.dumps({"traceEvents": EVENTS, **keys}, ensure_ascii=False)
     assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
-    file, events = read(path)
+    file, events = read(tmp_path, text.replace(old, new))
     assert [one for one in events if one.get("name") != "é7\n"] == [one for one in EVENTS if one["name"] != "é7\n"]
     assert file.header == keys
     assert (file.broken[0] in ("event 8", "event 9"), file.is_truncated) == (True, False)
 
 
 def test_the_last_event_may_be_the_broken_one(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
     text = json.dumps({"traceEvents": EVENTS, "info": {"rank": 1}}).replace('"ts": 19.5', '"ts" 19.5')
-    path.write_text(text, encoding="utf-8")
-    file, events = read(path)
+    file, events = read(tmp_path, text)
     assert (events, file.header) == (EVENTS[:-1], {"info": {"rank": 1}})
     assert (file.broken, file.is_truncated) == (["event 20"], False)
 
 
 def test_a_broken_value_of_the_header_hides_no_events(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
     text = json.dumps({"schemaVersion": 1, "note": 2, "traceEvents": EVENTS, "rank": 1})
-    path.write_text(text.replace('"note": 2', '"note": run {of} "Monday", [x'), encoding="utf-8")
-    file, events = read(path)
+    file, events = read(tmp_path, text.replace('"note": 2', '"note": run {of} "Monday", [x'))
     assert (events, file.header["schemaVersion"], file.header["rank"]) == (EVENTS, 1, 1)
     assert (file.broken, file.is_truncated) == (["the header"], False)
 
 
 def test_what_other_writers_add_changes_nothing(tmp_path: Path) -> None:
     text = json.dumps({"traceEvents": EVENTS})
-    path = tmp_path / "t.json"
     for content in (
         b"\xef\xbb\xbf" + text.encode(),
         gzip.compress(text.encode()) + bytes(512),
@@ -113,17 +103,14 @@ def test_what_other_writers_add_changes_nothing(tmp_path: Path) -> None:
         text.replace("é7".encode("ascii", "backslashreplace").decode(), "é7").replace("\\n", "\n").encode(),
         text[:-1].encode() + b', "traceName": "/tmp/cut in the he',
     ):
-        path.write_bytes(content)
-        file, events = read(path)
+        file, events = read(tmp_path, content)
         assert (events, file.broken, file.is_truncated) == (EVENTS, [], False)
 
 
 @pytest.mark.parametrize("first", [{"traceEvents": EVENTS}, EVENTS])
 def test_two_traces_in_one_file_are_refused(tmp_path: Path, first: object) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(f"{json.dumps(first)}\n{json.dumps(first)}", encoding="utf-8")
     with pytest.raises(UsageError, match="more than one trace"):
-        read(path)
+        read(tmp_path, f"{json.dumps(first)}\n{json.dumps(first)}")
 
 
 def test_another_packing_is_named(tmp_path: Path) -> None:
@@ -131,16 +118,14 @@ def test_another_packing_is_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("t.json", json.dumps(EVENTS))
     with pytest.raises(UsageError, match="is packed by zip"):
-        read(path)
+        list(TraceFile(path))
 
 
 @pytest.mark.parametrize(("packed", "share"), [(False, 0.3), (False, 0.6), (False, 0.95), (True, 0.95)])
 def test_a_file_that_ends_early_gives_its_whole_events(tmp_path: Path, packed: bool, share: float) -> None:
     text = json.dumps({"traceEvents": EVENTS}).encode()
     data = gzip.compress(text) if packed else text
-    path = tmp_path / "t.json"
-    path.write_bytes(data[: int(len(data) * share)])
-    file, events = read(path)
+    file, events = read(tmp_path, data[: int(len(data) * share)])
     assert file.is_truncated
     assert events == EVENTS[: len(events)]
     assert packed or len(events) > 2
@@ -161,17 +146,15 @@ def test_a_file_that_ends_early_gives_its_whole_events(tmp_path: Path, packed: b
     ],
 )
 def test_another_file_is_refused_in_one_sentence(tmp_path: Path, content: bytes, why: str) -> None:
-    path = tmp_path / "t.json"
-    path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        read(path)
-    assert str(caught.value) == f"{path} is not a profiler trace: {why}"
+        read(tmp_path, content)
+    assert str(caught.value) == f"{tmp_path / 't.json'} is not a profiler trace: {why}"
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
-            read(path)
+            list(TraceFile(path))
 
 
 def test_progress_ends_with_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

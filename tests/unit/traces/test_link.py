@@ -14,7 +14,7 @@ from xbench.errors import RecordError, SpecError, UsageError
 from xbench.fabrics import parse_fabric
 from xbench.fabrics.emulated import link_of
 from xbench.records import AnyRecord, Profile, Scaling, loads
-from xbench.traces.link import link_cost, read_link
+from xbench.traces.link import LinkTimes, link_cost, read_link
 
 RANK = "#  Rank {0:2} Group  0 Pid  1234 on  node{1} device  {2} [0000:04:00] NVIDIA H100\n"
 
@@ -52,6 +52,13 @@ ROWS = """\
 """
 
 
+def read(folder: Path, text: str) -> LinkTimes:
+    """The link that a file of this text in the folder holds."""
+    path = folder / "log.txt"
+    path.write_text(text, encoding="utf-8")
+    return read_link(path)
+
+
 def labelled(text: str, label: Callable[[int], str]) -> str:
     return "".join(label(number) + line for number, line in enumerate(text.splitlines(keepends=True)))
 
@@ -68,13 +75,10 @@ LABELS: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("label", LABELS.values(), ids=list(LABELS))
 def test_a_launchers_label_before_each_line_changes_nothing(tmp_path: Path, label: Callable[[int], str]) -> None:
-    bare, path = tmp_path / "bare.txt", tmp_path / "log.txt"
-    bare.write_text(HEAD + NEW + TAIL, encoding="utf-8")
-    path.write_text(labelled("NCCL_DEBUG=WARN, and a comma\n" + HEAD + NEW + TAIL, label), encoding="utf-8")
-    assert read_link(path) == read_link(bare)
-    path.write_text(labelled(HEAD.replace("all_reduce", "alltoall") + NEW, label), encoding="utf-8")
+    bare = HEAD + NEW + TAIL
+    assert read(tmp_path, labelled(f"NCCL_DEBUG=WARN, and a comma\n{bare}", label)) == read(tmp_path, bare)
     with pytest.raises(UsageError, match="is of alltoall"):
-        read_link(path)
+        read(tmp_path, labelled(bare.replace("all_reduce", "alltoall"), label))
 
 
 AGGREGATED = "# nThread 1 nGpus 1 iters: 20 agg iters: {} validation: 1 graph: 0\n"
@@ -100,33 +104,27 @@ AGGREGATED = "# nThread 1 nGpus 1 iters: 20 agg iters: {} validation: 1 graph: 0
 def test_times_that_are_not_those_of_a_right_all_reduce_are_refused(
     tmp_path: Path, content: str, why: str, hint: str
 ) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match=why) as caught:
-        read_link(path)
+        read(tmp_path, content)
     assert hint in str(caught.value.hint)
 
 
 def test_bandwidths_of_two_decimals_tell_nothing_of_small_sizes(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text(ranks_to(8) + "1024 256 float sum -1 35.00 0.03 0.06 0\n", encoding="utf-8")
-    assert read_link(path).seconds == {1024: [pytest.approx(35e-6)]}
+    found = read(tmp_path, ranks_to(8) + "1024 256 float sum -1 35.00 0.03 0.06 0\n")
+    assert found.seconds == {1024: [pytest.approx(35e-6)]}
 
 
 def test_usual_values_of_a_header_say_nothing(tmp_path: Path) -> None:
-    path, config = tmp_path / "log", {"aggregated_iterations": 1, "blocking_collectives": False, "graph": 4}
-    path.write_text(AGGREGATED.format(1) + HEAD + NEW, encoding="utf-8")
-    assert read_link(path).world_size == 4
+    config = {"aggregated_iterations": 1, "blocking_collectives": False, "graph": 4}
+    assert read(tmp_path, AGGREGATED.format(1) + HEAD + NEW).world_size == 4
     results = [{"size": 1048576, "in_place": {"time": 134.0, "alg_bw": 7.825, "bus_bw": 11.74, "nwrong": 0}}]
-    path.write_text(json.dumps({"config": config, "results": results}), encoding="utf-8")
-    assert read_link(path).seconds == {1048576: [pytest.approx(134e-6)]}
+    found = read(tmp_path, json.dumps({"config": config, "results": results}))
+    assert found.seconds == {1048576: [pytest.approx(134e-6)]}
 
 
 @pytest.mark.parametrize("rows", [NEW, ONE_SIDED, WITHOUT_ROOT, WITH_TIMESTAMP])
 def test_every_layout_of_nccl_tests_gives_in_place_times(tmp_path: Path, rows: str) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text("mpirun says hello\n" + HEAD + rows + TAIL, encoding="utf-8")
-    found = read_link(path)
+    found = read(tmp_path, "mpirun says hello\n" + HEAD + rows + TAIL)
     assert found.world_size == 4
     assert found.seconds[1024] == [pytest.approx(35e-6)]
     assert found.seconds[1048576] == [pytest.approx(134e-6)]
@@ -154,20 +152,22 @@ def test_the_inspectors_last_rank_of_a_collective_shows_the_transfer(tmp_path: P
         perf = {"coll": coll, "coll_sn": number, "coll_msg_size_bytes": size, "coll_exec_time_us": micros}
         return json.dumps({"header": {"id": "0x7f", "rank": rank, "n_ranks": 2}, "coll_perf": perf}) + "\n"
 
-    path = tmp_path / "inspector.log"
     lines = [line(0, 1, 1024, 90), line(1, 1, 1024, 40), line(0, 2, 1024, 44), line(1, 2, 1024, 70)]
     lines += [line(0, 3, 4096, 50), line(1, 3, 4096, 60), line(0, 4, 4096, 1, "Broadcast"), "{not whole"]
-    path.write_text("".join(lines), encoding="utf-8")
-    found = read_link(path)
+    found = read(tmp_path, "".join(lines))
     assert found.world_size == 2
     assert found.seconds == {1024: pytest.approx([40e-6, 44e-6]), 4096: pytest.approx([50e-6])}
 
 
 @pytest.mark.parametrize(("column", "value"), [("seconds", "0.00004"), ("time_ms", "0.04"), ("time_us", "40")])
 def test_a_csv_names_its_unit(tmp_path: Path, column: str, value: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(f"Bytes, {column}\n1024,{value}\n1024,{value}\n\n", encoding="utf-8")
-    assert read_link(path).seconds == {1024: pytest.approx([40e-6, 40e-6])}
+    found = read(tmp_path, f"Bytes, {column}\n1024,{value}\n1024,{value}\n\n")
+    assert found.seconds == {1024: pytest.approx([40e-6, 40e-6])}
+
+
+def test_columns_of_a_csv_may_say_the_same_twice(tmp_path: Path) -> None:
+    found = read(tmp_path, "op,ranks,size,time_ms,time_us\nall_reduce,8,1024,0.03,27\nall_reduce,8,2048,0.04,36\n")
+    assert (found.world_size, sorted(found.seconds)) == (8, [1024, 2048])
 
 
 def test_several_files_give_the_median_of_each_size(tmp_path: Path) -> None:
@@ -193,14 +193,20 @@ def test_several_files_give_the_median_of_each_size(tmp_path: Path) -> None:
         ("    1024    256   float    none      -1    40.00    0.03    0.04       0\n", "without a reduction"),
         (NEW.replace("      -1 ", "       0 "), "is of a collective with root 0, and"),
         ("\x00\x01\x02", "holds no time"),
+        # columns of a csv that tell another thing, or two
+        ("op,size,time_us\nall_gather,1024,30\nall_reduce,2048,40\n", "is of all_gather"),
+        ("ranks,size,time_us\n2,1024,30\n8,2048,40\n", "runs of 2 and of 8 ranks"),
+        ("size,time_us,seconds\n1024,30,30\n2048,40,40\n", "contradict each other"),
+        # two runs in one file
+        (HEAD + NEW + HEAD.replace(RANKS, ranks_to(2)) + ROWS.format(7.82, 7.82), "holds runs of 2 and of 4 ranks"),
+        # each row tells the collective
+        (ranks_to(2) + ROWS.format("7.82", "7.82") + ROWS.format("7.82", "3.91"), r"bus bandwidth is 0\.5 times"),
     ],
 )
 def test_another_file_is_refused_in_one_sentence(tmp_path: Path, content: str, why: str) -> None:
-    path = tmp_path / "file"
-    path.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match=why) as caught:
-        read_link(path)
-    assert str(path) in str(caught.value)
+        read(tmp_path, content)
+    assert str(tmp_path / "log.txt") in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -223,22 +229,16 @@ def test_a_link_needs_ranks_and_two_sizes(tmp_path: Path) -> None:
 
 def test_tests_of_one_rank_each_are_no_test_of_many(tmp_path: Path) -> None:
     """`mpirun -np 8` of a binary without MPI starts eight tests, whose all-reduces are copies within one GPU."""
-    path = tmp_path / "log.txt"
-    path.write_text(8 * (HEAD.replace(RANKS, ranks_to(1)) + ROWS.format("7.82", "0.00")), encoding="utf-8")
-    assert read_link(path).world_size == 1
+    found = read(tmp_path, 8 * (HEAD.replace(RANKS, ranks_to(1)) + ROWS.format("7.82", "0.00")))
+    assert found.world_size == 1
     with pytest.raises(UsageError, match="is of one rank"):
-        link_cost([path])
+        link_cost([tmp_path / "log.txt"])
 
 
 def test_two_runs_of_one_file_are_of_the_same_ranks(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text(HEAD + NEW + HEAD + NEW, encoding="utf-8")
-    found = read_link(path)
+    found = read(tmp_path, HEAD + NEW + HEAD + NEW)
     assert found.world_size == 4
     assert found.seconds[1024] == pytest.approx([35e-6, 35e-6])
-    path.write_text(HEAD + NEW + HEAD.replace(RANKS, ranks_to(2)) + ROWS.format(7.82, 7.82), encoding="utf-8")
-    with pytest.raises(UsageError, match="holds runs of 2 and of 4 ranks"):
-        read_link(path)
 
 
 @pytest.mark.parametrize(
@@ -257,22 +257,19 @@ def test_two_runs_of_one_file_are_of_the_same_ranks(tmp_path: Path) -> None:
 def test_the_bus_bandwidth_tells_the_collective(
     tmp_path: Path, count: int, algorithm: str, bus: str, is_all_reduce: bool
 ) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text(ranks_to(count) + ROWS.format(algorithm, bus), encoding="utf-8")
+    text = ranks_to(count) + ROWS.format(algorithm, bus)
     if is_all_reduce:
-        assert read_link(path).world_size == count
+        assert read(tmp_path, text).world_size == count
     else:
         with pytest.raises(UsageError, match=f"is not of an all-reduce of {count} ranks: its bus bandwidth is"):
-            read_link(path)
+            read(tmp_path, text)
 
 
 @pytest.mark.parametrize("rows", [NEW, WITHOUT_ROOT])
 def test_a_row_that_was_cut_is_no_row(tmp_path: Path, rows: str) -> None:
-    path = tmp_path / "log.txt"
     whole, cut = rows.splitlines()[:2]
     in_place = cut.index("134.00") + len("134.00")
-    path.write_text(f"{whole}\n{cut[:in_place]}\n", encoding="utf-8")
-    assert read_link(path).seconds == {1024: pytest.approx([35e-6])}
+    assert read(tmp_path, f"{whole}\n{cut[:in_place]}\n").seconds == {1024: pytest.approx([35e-6])}
 
 
 PROFILE = Path(__file__).parents[2] / "golden" / "profile-v1.json"
@@ -334,34 +331,9 @@ def test_an_emulated_fabric_takes_the_link_of_a_file(log: Path, tmp_path: Path) 
         parse_fabric(f"emulated:from={path}")
 
 
-def test_each_row_tells_the_collective_and_the_ranks(tmp_path: Path) -> None:
+def test_a_bus_bandwidth_tells_the_ranks_where_no_line_does(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    path.write_text(ranks_to(2) + ROWS.format("7.82", "7.82") + ROWS.format("7.82", "3.91"), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"bus bandwidth is 0\.5 times"):
-        read_link(path)
-    path.write_text(ROWS.format("7.82", "13.68"), encoding="utf-8")  # of 8 ranks, which no line names
+    path.write_text(ROWS.format("7.82", "13.68"), encoding="utf-8")
     assert link_cost([path], world_size=8).world_size == 8
     with pytest.raises(UsageError, match="not of an all-reduce of 2 ranks"):
         link_cost([path], world_size=2)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("op,size,time_us\nall_gather,1024,30\nall_reduce,2048,40\n", "is of all_gather"),
-        ("ranks,size,time_us\n2,1024,30\n8,2048,40\n", "runs of 2 and of 8 ranks"),
-        ("size,time_us,seconds\n1024,30,30\n2048,40,40\n", "contradict each other"),
-    ],
-)
-def test_columns_of_a_csv_that_tell_another_thing_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "link.csv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=said):
-        read_link(path)
-
-
-def test_columns_of_a_csv_may_say_the_same_twice(tmp_path: Path) -> None:
-    path = tmp_path / "link.csv"
-    path.write_text("op,ranks,size,time_ms,time_us\nall_reduce,8,1024,0.03,27\nall_reduce,8,2048,0.04,36\n", "utf-8")
-    found = read_link(path)
-    assert (found.world_size, sorted(found.seconds)) == (8, [1024, 2048])

@@ -343,25 +343,19 @@ def waits(*traces: RankTrace) -> list[list[float]]:
     return [[round(step.waited_s / US - 31, 3) for step in rank.steps] for rank in ranks]
 
 
-def test_marks_tell_which_steps_are_the_same() -> None:
+def test_marks_or_the_end_tell_which_steps_are_the_same() -> None:
+    assert waits(trace(0, until=4)) == [[0, 1, 2, 3]]
     assert waits(trace(0, until=4), trace(1, since=1)) == [[1, 2, 3]] * 2
     assert waits(trace(0, until=3), trace(1, until=5)) == [[0, 1, 2]] * 2
     assert waits(trace(0, until=5, since=2), trace(1, until=4), trace(2)) == [[2, 3]] * 3
+    # Without marks the first step of a trace is cut off, so step 0 is none, and the last steps are the same.
+    assert waits(trace(0, since=1, marked=False), trace(1, marked=False)) == [[2, 3, 4]] * 2
 
 
 def test_without_a_step_in_common_there_is_no_profile() -> None:
     with pytest.raises(UsageError) as caught:
         waits(trace(0, until=1), trace(1, since=2))
     assert str(caught.value) == "no step is in all traces: 0.json has step 4 and 1.json has steps 6 to 8"
-
-
-def test_one_rank_keeps_all_its_steps() -> None:
-    assert waits(trace(0, until=4)) == [[0, 1, 2, 3]]
-
-
-def test_without_marks_the_last_steps_are_the_same() -> None:
-    """Without marks the first step of a trace is cut off, so step 0 is none."""
-    assert waits(trace(0, since=1, marked=False), trace(1, marked=False)) == [[2, 3, 4]] * 2
 
 
 @pytest.mark.parametrize(("marked", "count", "is_told"), [(False, 2, True), (False, 1, False), (True, 2, False)])
