@@ -60,23 +60,14 @@ def test_hidden_communication_exposes_nothing_and_compute_needs_no_curve() -> No
     assert (alone.step_s, alone.exposed_s, alone.timeline.communication) == (6.5, 0.0, [])
 
 
-def test_earlier_micro_steps_are_computation_before_the_forward_pass() -> None:
-    plain = simulate(STEP, [[0], [1], [2]], CURVE)
-    step = simulate(replace(STEP, accumulate_s=8.0), [[0], [1], [2]], CURVE)
-    assert (step.step_s, step.exposed_s) == (plain.step_s + 8.0, plain.exposed_s)
-    assert [(s.name, s.start_s, s.end_s) for s in step.timeline.compute][:2] == [
-        ("accumulate", 0.0, 8.0), ("forward", 8.0, 8.0 + STEP.forward_s)
-    ]  # fmt: skip
-    assert [s.start_s - 8.0 for s in step.timeline.communication] == [s.start_s for s in plain.timeline.communication]
-
-
-def test_the_wait_for_input_comes_first() -> None:
+def test_the_wait_for_input_and_earlier_micro_steps_come_before_the_forward_pass() -> None:
     plain = simulate(STEP, [[0], [1], [2]], CURVE)
     step = simulate(replace(STEP, input_s=3.0, accumulate_s=8.0), [[0], [1], [2]], CURVE)
     assert (step.step_s, step.exposed_s) == (plain.step_s + 11.0, plain.exposed_s)
     assert [(s.name, s.start_s, s.end_s) for s in step.timeline.compute][:3] == [
         ("input", 0.0, 3.0), ("accumulate", 3.0, 11.0), ("forward", 11.0, 11.0 + STEP.forward_s)
     ]  # fmt: skip
+    assert [s.start_s - 11.0 for s in step.timeline.communication] == [s.start_s for s in plain.timeline.communication]
 
 
 def optimizer_slices(step: Step) -> list[tuple[float, float]]:

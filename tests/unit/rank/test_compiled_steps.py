@@ -38,14 +38,21 @@ class CompilingSession:
 
 
 @pytest.mark.parametrize(
-    ("mine", "others", "steps"),
-    [([3], [], 2), ([3, 1], [], 3), ([], [], 1), ([2], [2, 1, 1], 4), ([2, 0, 1], [], 2)],
+    ("mode", "mine", "others", "steps"),
+    [
+        (COMPILED, [3], [], 2),
+        (COMPILED, [3, 1], [], 3),
+        (COMPILED, [], [], 1),
+        (COMPILED, [2], [2, 1, 1], 4),
+        (COMPILED, [2, 0, 1], [], 2),
+        (DDP, [1], [], 0),
+    ],
 )
 def test_steps_are_taken_until_no_rank_compiles(
-    monkeypatch: pytest.MonkeyPatch, mine: list[int], others: list[int], steps: int
+    monkeypatch: pytest.MonkeyPatch, mode: Any, mine: list[int], others: list[int], steps: int
 ) -> None:
     session: Any = CompilingSession(monkeypatch, mine, others)
-    settle(session, COMPILED, session, "round 1 ddp+compile")
+    settle(session, mode, session, "round 1")
     assert (session.steps, session.said) == (steps, [])
 
 
@@ -54,12 +61,6 @@ def test_code_that_always_compiles_is_timed_with_a_warning(monkeypatch: pytest.M
     settle(session, COMPILED, session, "round 1 ddp+compile")
     assert session.steps == MAX_STEPS
     assert session.said == [f"ddp+compile: torch.compile has not come to an end in {MAX_STEPS} steps"]
-
-
-def test_an_eager_mode_takes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    session: Any = CompilingSession(monkeypatch, [1], [])
-    settle(session, DDP, session, "round 1 ddp")
-    assert session.steps == 0
 
 
 @pytest.mark.parametrize(("mode", "late", "said"), [(COMPILED, 0, 0), (COMPILED, 2, 1), (DDP, 2, 0)])

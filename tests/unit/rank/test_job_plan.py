@@ -32,11 +32,8 @@ def test_parts_and_carriers_go_to_the_blocks() -> None:
     plan, event = job_plan(PLANNER, PLANS, 3.0, None)
     assert plan.parts == {"priority": PARTS, "auto": PARTS}
     assert plan.carriers == {"auto": "priority"}
-    assert [plan.carrier_of(parse_mode(mode)) for mode in ("auto", "priority", "ddp")] == [
-        "priority",
-        "priority",
-        "ddp",
-    ]
+    carriers = [plan.carrier_of(parse_mode(mode)) for mode in ("auto", "priority", "ddp")]
+    assert carriers == ["priority", "priority", "ddp"]
     assert plan.link_s == dict.fromkeys(PLANS, 0.5 + 10 + 0.5 + 2)
     assert event.plans["auto"].carrier == "priority"
 

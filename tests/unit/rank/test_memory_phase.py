@@ -25,7 +25,9 @@ def counted(model: nn.Module, inputs: Tensor) -> int:
 
 def test_what_a_layer_saves_is_its_input_and_not_its_weight() -> None:
     inputs = torch.ones(BATCH, WIDTH)
-    assert counted(nn.Linear(WIDTH, 2), inputs) == inputs.nbytes
+    layer = nn.Linear(WIDTH, 2)
+    assert counted(layer, inputs) == inputs.nbytes
+    assert not layer._forward_pre_hooks
     # The second layer saves the first one's output; so does tanh, whose output both need: it counts once.
     model = nn.Sequential(nn.Linear(WIDTH, 2), nn.Tanh(), nn.Linear(2, 1))
     assert counted(model, inputs) == inputs.nbytes + BATCH * 2 * ELEMENT_BYTES
@@ -49,12 +51,6 @@ class Gathered(nn.Module):
 def test_a_parameter_that_is_gathered_for_the_forward_pass_is_no_activation() -> None:
     inputs = torch.ones(BATCH, WIDTH)
     assert counted(Gathered(), inputs) == inputs.nbytes
-
-
-def test_no_hook_is_left() -> None:
-    model = nn.Linear(WIDTH, 2)
-    counted(model, torch.ones(BATCH, WIDTH))
-    assert not model._forward_pre_hooks
 
 
 class Shard:

@@ -86,46 +86,43 @@ def attempted(
     return session.refused, written
 
 
-def test_what_a_schedule_refuses_is_the_failure_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused, (event,) = attempted(monkeypatch, UsageError("sparse gradients"), "wfbp")
-    assert refused == {"wfbp": True}
+@pytest.mark.parametrize(
+    ("error", "mode", "told"),
+    [
+        (UsageError("sparse gradients"), "wfbp", "sparse gradients"),
+        (
+            InternalTorchDynamoError("no kernel"),
+            "ddp+compile",
+            "torch.compile failed: InternalTorchDynamoError: no kernel",
+        ),
+    ],
+)
+def test_what_a_schedule_refuses_or_no_rank_can_compile_is_the_failure_of_its_mode(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, mode: str, told: str
+) -> None:
+    refused, (event,) = attempted(monkeypatch, error, mode)
+    assert refused == {mode: True}
     assert isinstance(event, ModeFailed)
-    assert (event.mode, event.message) == ("wfbp", "sparse gradients")
-
-
-def test_a_compiler_that_fails_on_every_rank_is_the_failure_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused, (event,) = attempted(monkeypatch, InternalTorchDynamoError("no kernel"), "ddp+compile")
-    assert refused == {"ddp+compile": True}
-    assert isinstance(event, ModeFailed)
-    assert event.message == "torch.compile failed: InternalTorchDynamoError: no kernel"
+    assert (event.mode, event.message) == (mode, told)
 
 
 @pytest.mark.parametrize(
-    ("error", "ranks"),
+    ("error", "mode", "ranks"),
     [
-        (InternalTorchDynamoError("no space left on device"), 2),  # the other rank is in a collective
-        (InternalTorchDynamoError("CUDA out of memory. Tried to allocate 2 GiB"), 1),
-        (InternalTorchDynamoError("DefaultCPUAllocator: can't allocate memory"), 1),
-        (RuntimeError("no kernel"), 1),
+        # of a compiler that fails on one rank, the other is in a collective
+        (InternalTorchDynamoError("no space left on device"), "ddp+compile", 2),
+        (InternalTorchDynamoError("CUDA out of memory. Tried to allocate 2 GiB"), "ddp+compile", 1),
+        (InternalTorchDynamoError("DefaultCPUAllocator: can't allocate memory"), "ddp+compile", 1),
+        (RuntimeError("no kernel"), "ddp+compile", 1),
+        (WorkloadError("train.py:make: its generator ended"), "wfbp", 1),  # the other modes have no batch either
+        (UsageError("sparse gradients"), "crossover", 1),  # the other job waits for its turn
     ],
 )
-def test_a_compiler_that_fails_on_one_rank_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, ranks: int
+def test_an_error_that_ends_the_run_is_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, mode: str, ranks: int
 ) -> None:
     with pytest.raises(type(error), match=str(error)[:10]):
-        attempted(monkeypatch, error, "ddp+compile", ranks)
-
-
-@pytest.mark.parametrize(
-    ("error", "mode"),
-    [
-        (WorkloadError("train.py:make: its generator ended"), "wfbp"),  # the other modes have no batch either
-        (UsageError("sparse gradients"), "crossover"),  # the other job waits for its turn
-    ],
-)
-def test_an_error_that_ends_the_run_is_raised(monkeypatch: pytest.MonkeyPatch, error: UsageError, mode: str) -> None:
-    with pytest.raises(type(error), match=str(error)):
-        attempted(monkeypatch, error, mode)
+        attempted(monkeypatch, error, mode, ranks)
 
 
 def test_a_refusal_in_the_profile_is_remarked() -> None:

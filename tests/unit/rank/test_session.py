@@ -89,9 +89,6 @@ def test_the_order_of_launches_is_kept_for_all_modes_and_the_record_says_so() ->
     remark = keep_order_of_launches(environ)
     assert environ == {"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}
     assert "every mode" in str(remark)
-
-
-def test_an_order_that_the_environment_has_stays() -> None:
-    environ = {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}
-    assert keep_order_of_launches(environ) is None
-    assert environ == {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}
+    given = {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}
+    assert keep_order_of_launches(given) is None
+    assert given == {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}

@@ -48,26 +48,27 @@ def test_over_nccl_both_halves_of_dear_are_measured(
     assert [name for name, _ in sharded_costs._links(session, 8)] == measured
 
 
-def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+LACKS = "predictions of fsdp and auto:shard lack the host's time for units: RuntimeError: mixed dtypes"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("mixed dtypes"), [LACKS]),
+        (UsageError("fully_shard refuses this model"), []),  # the mode says so itself
+    ],
+)
+def test_a_mode_whose_units_cannot_be_measured_is_named(
+    session: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, said: list[str]
+) -> None:
     def measure(schedule: Any, *_: object, **__: object) -> tuple[float, float]:
         if schedule.name == "fsdp":
-            raise RuntimeError("mixed dtypes")
+            raise error
         return 0.002, 0.001
 
     monkeypatch.setattr(sharded_costs, "measure_unit_cost", measure)
     assert sharded_costs.unit_costs(session, [], 0.3) == {"replicate": UnitCost(unit_s=0.002, tensor_s=0.001)}
-    assert session.said == [
-        "predictions of fsdp and auto:shard lack the host's time for units: RuntimeError: mixed dtypes"
-    ]
-
-
-def test_a_mode_that_refuses_the_model_says_so_itself(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> tuple[float, float]:
-        raise UsageError("fully_shard refuses this model")
-
-    monkeypatch.setattr(sharded_costs, "measure_unit_cost", refuse)
-    assert sharded_costs.unit_costs(session, [], 0.3) == {}
-    assert session.said == []
+    assert session.said == said
 
 
 @pytest.mark.parametrize(("bare_s", "turns"), [(0.3, sharded_costs.TURNS), (5.0, 1)])

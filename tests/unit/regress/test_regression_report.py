@@ -49,18 +49,6 @@ def test_what_an_earlier_xbench_stored_is_a_baseline(path: Path) -> None:
     assert view_of(found).cases(strict=True)
 
 
-def test_tidy_tables_hold_every_verdict_and_every_launch() -> None:
-    record = made.slower()
-    found = view_of(record).tables()
-    assert [(row["check"], row["mode"], row["metric"]) for row in found["cases"]] == [
-        tuple(case) for case in record.suite.cases()
-    ]
-    assert [row["side"] for row in found["launches"][:8]] == ["base"] * 2 + ["head"] * 4 + ["base"] * 2  # A-B-B-A
-    measured = sum(len(pair.base) + len(pair.head) for pair in (*record.pairs, *record.confirmation))
-    assert len(found["launches"]) == measured
-    assert {row["label"] for rows in found.values() for row in rows} == {"real", "simulated", None}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_launch_that_failed_is_in_every_format(kind: str) -> None:
     failure = Failure(check="small", mode="wfbp", side="head", pair=3, reason="rank 1 was killed")
@@ -83,8 +71,6 @@ def test_no_line_is_wider_than_the_terminal(kind: str, width: int) -> None:
 @pytest.mark.parametrize(
     ("record", "sentence"),
     [
-        (made.slower(), "Regression in 2 of 8 cases; the worst: resnet18/optimal buckets went from 3 to 4 "
-         "(simulated)."),
         (made.regression(), "No regression in 8 cases: 8 equivalent."),
         (made.regression({made.DDP: 0.9}), "No regression in 8 cases: 7 equivalent and 1 improved."),
         (made.regression({made.OPTIMAL: 1.1}), "No regression found, but not all of 8 cases could be judged: "
@@ -101,8 +87,6 @@ def test_the_answer_is_one_sentence(record: Regression, sentence: str) -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    verdicts = [case.verdict for case in told.worst_first(made.slower().cases)]
-    assert verdicts == ["regressed", "regressed", "missing", "improved"] + 4 * ["equivalent"]
     record = made.regression({made.DDP: 1.1, made.OPTIMAL: 1.3}, confirm=False)
     assert [case.mode for case in told.worst_first(record.cases)[:2]] == ["optimal", "ddp"]
 
@@ -114,7 +98,6 @@ def test_a_threshold_says_where_it_comes_from() -> None:
     assert told.threshold(by_floor.cases[2].threshold) == "8.4 % (twice the noise floor of 4.2 %)"
     assert told.threshold(by_suite.cases[2].threshold) == "7.5 % (xbench.toml, floor 4.2 %)"
     assert told.threshold(made.regression().cases[2].threshold) == "5 % (default)"
-    assert told.threshold(by_floor.cases[0].threshold) == "exact"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +185,6 @@ def test_github_shows_ten_annotations_so_the_tenth_sums_up() -> None:
 @pytest.mark.parametrize(
     ("record", "strict", "counts"),
     [
-        (made.slower(), False, (8, 2, 1, 0)),
         (made.regression(), True, (8, 0, 0, 0)),
         (made.regression({made.DDP: 0.9}), True, (8, 0, 0, 0)),
         (made.regression({made.OPTIMAL: 1.1}), False, (8, 0, 0, 1)),

@@ -49,9 +49,13 @@ def test_steps_whose_batches_come_together_are_averaged() -> None:
     assert sample.step_s == 2.0
 
 
-def test_a_block_that_one_rank_has_not_finished_is_not_a_sample() -> None:
-    collector = collector_of(run_of("ddp"))
-    collector.take(0, 0, block("ddp", [0.0, 1.0, 2.0, 3.0]))
+@pytest.mark.parametrize(("mode", "finished"), [("ddp", [(0, 0)]), ("concurrent", [(0, 0), (0, 1)])])
+def test_a_block_that_a_rank_or_a_job_has_not_finished_is_not_a_sample(
+    mode: str, finished: list[tuple[int, int]]
+) -> None:
+    collector = collector_of(run_of(mode, A, A))
+    for job, rank in finished:
+        collector.take(job, rank, block(mode, [0.0, 1.0, 2.0, 3.0]))
     assert collector.samples() == []
 
 
@@ -69,13 +73,6 @@ def test_two_jobs_at_once_are_cut_to_their_common_window() -> None:
     # Job 0 is timed from 1 to 5, job 1 from 2 to 6: in [2, 5] they make 3 steps and 1.5.
     assert first.step_s == pytest.approx(1.0)
     assert second.step_s == pytest.approx(2.0)
-
-
-def test_two_jobs_at_once_need_both() -> None:
-    collector = collector_of(run_of("concurrent", A, A))
-    for rank in range(2):
-        collector.take(0, rank, block("concurrent", [0.0, 1.0, 2.0, 3.0]))
-    assert collector.samples() == []
 
 
 def test_samples_come_in_the_order_in_which_they_were_timed_over_launches() -> None:
