@@ -108,11 +108,6 @@ def test_two_equal_jobs_in_turns() -> None:
     ]
 
 
-def test_one_job_alone() -> None:
-    found = best_pattern([JobTimes(2.0, 1.0)])
-    assert (found.pattern, found.round_s, found.speedup) == ((0,), 3.0, 1.0)
-
-
 def test_many_jobs_get_one_turn_each() -> None:
     jobs = [JobTimes(1.0, 0.5)] * 5
     found = best_pattern(jobs)

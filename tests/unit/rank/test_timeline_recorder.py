@@ -61,10 +61,10 @@ def _nothing(_: object) -> None:
     pass
 
 
-def recorded(prepare: Callable[[Step, TimelineRecorder, FakeClock], None]) -> RecordedStep:
+def recorded(prepare: Callable[[Step, TimelineRecorder, FakeClock], None], **options: bool) -> RecordedStep:
     clock = FakeClock()
     step = Step(clock)
-    recorder = TimelineRecorder(step.model, clock)
+    recorder = TimelineRecorder(step.model, clock, **options)
     with recorder:
         prepare(step, recorder, clock)
         recorder.run_step(step)
@@ -223,17 +223,15 @@ def test_waits_too_short_to_tell_apart_do_not_cut_the_optimizer() -> None:
 
 
 def test_steps_between_recorded_ones_go_by_unrecorded() -> None:
-    clock = FakeClock()
-    step = Step(clock)
-    recorder = TimelineRecorder(step.model, clock)
-    with recorder:
+    prepared: list[Step] = []
+
+    def prepare(step: Step, recorder: TimelineRecorder, clock: FakeClock) -> None:
+        prepared.append(step)
         collective = Collective(clock, 1.0)
         assert recorder.watch(1, lambda: collective) is collective
-        recorder.run_step(step)
-    clock.flush()
-    assert recorder.recorded()[0].timeline.communication == []
-    for parameter in step.model.parameters():
-        assert not parameter._post_accumulate_grad_hooks
+
+    assert recorded(prepare).timeline.communication == []
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in prepared[0].model.parameters())
 
 
 def test_a_completion_that_was_not_seen_is_no_timeline() -> None:
@@ -265,18 +263,14 @@ def test_a_backend_without_futures_is_waited_for_as_ever_and_gives_no_timeline()
 def test_where_the_backend_sends_in_order_a_slice_begins_when_the_one_before_has_ended(
     in_order: bool, begins_s: float
 ) -> None:
-    clock = FakeClock()
-    step = Step(clock)
-    recorder = TimelineRecorder(step.model, clock, in_order=in_order)
-    first, second = Collective(clock, 0.0), Collective(clock, 0.0)
-    with recorder:
+    def prepare(step: Step, recorder: TimelineRecorder, clock: FakeClock) -> None:
+        first, second = Collective(clock, 0.0), Collective(clock, 0.0)
         recorder.watch(4, lambda: first)  # between recorded steps: goes by
         step.when_ready(1, lambda: (recorder.watch(4, lambda: first), recorder.watch(4, lambda: second)))
         step.when_ready(0, first.arrive)
         step.before_step.append(lambda: (clock.advance(2.0), second.arrive()))
-        recorder.run_step(step)
-    clock.flush()
-    (found,) = recorder.recorded()
+
+    found = recorded(prepare, in_order=in_order)
     since = found.timeline.communication[0].start_s
     assert [round(part.start_s - since, 7) for part in found.timeline.communication] == [0.0, begins_s]
     assert [round(part.end_s - since, 7) for part in found.timeline.communication] == [8.0, 10.0]
