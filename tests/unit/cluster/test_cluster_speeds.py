@@ -63,7 +63,6 @@ def test_a_table_is_what_was_measured_and_lines_between() -> None:
 @given(st.dictionaries(st.integers(1, 64), st.floats(1e-3, 1e6), min_size=1, max_size=8))
 def test_a_table_stays_between_its_neighbours(points: dict[int, float]) -> None:
     table = TableSpeed.of(points)
-    assert table.sizes is not None
     assert (table.sizes[0], table.sizes[-1]) == (min(points), max(points))
     for gpus in table.sizes:
         low = max(size for size in points if size <= gpus)

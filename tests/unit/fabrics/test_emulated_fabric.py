@@ -128,7 +128,6 @@ def test_on_a_gpu_a_record_s_contention_is_not_claimed() -> None:
     spec = parse_fabric(f"emulated:from={RECORD}")
     for device, claimed in (("cpu", True), ("cuda", False)):
         with open_fabric(spec, "abcdef", device=device) as fabric:  # type: ignore[arg-type]
-            assert fabric.emulated is not None
             assert (fabric.emulated.contention is not None) is claimed
             assert any("a GPU's is not emulated from it" in note for note in fabric.notes) is not claimed
 

@@ -76,14 +76,12 @@ def test_auto_says_who_started_the_ranks(environ: dict[str, str], engine: str) -
 def test_bare_variables_are_named_with_what_to_unset() -> None:
     bare = {name: value for name, value in TORCHRUN.items() if name not in TORCHRUNS_OWN}
     ours = ranks_around(bare)
-    assert ours is not None
     assert ours.bare
     assert ours.remedy == "if no engine started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
     _, reason = choose(FabricSpec(name="auto"), 0, bare)
     assert reason == f"auto: RANK=3 and WORLD_SIZE=4 are set in this shell ({ours.remedy})"
     for name in TORCHRUNS_OWN:
         torchruns = ranks_around(bare | {name: "0"})
-        assert torchruns is not None
         assert torchruns.remedy is None
 
 
@@ -117,7 +115,6 @@ def test_half_a_set_beside_a_whole_one_that_it_agrees_with_is_no_matter() -> Non
 )
 def test_engines_within_each_other_are_the_inner_one_s(environ: dict[str, str], engine: str) -> None:
     ours = ranks_around(environ)
-    assert ours is not None
     assert ours.engine == engine
 
 

@@ -34,14 +34,12 @@ def with_device(place: int | str, name: str, **fields: Any) -> Reading:
     """The same with one device changed."""
     spaces = raised()
     space = spaces[place]
-    assert space is not None
     return {**spaces, place: replace(space, devices={**space.devices, name: replace(space.devices[name], **fields)})}
 
 
 def without(place: int | str, name: str) -> Reading:
     spaces = raised()
     space = spaces[place]
-    assert space is not None
     return {**spaces, place: replace(space, devices={k: v for k, v in space.devices.items() if k != name})}
 
 
@@ -102,7 +100,6 @@ def test_a_change_that_both_ends_show_is_told_once_and_others_follow() -> None:
     after = dict(raised())
     for place, name in ((1, links.INTERFACE), (SWITCH, "xb3f9a1c-1")):
         space = after[place]
-        assert space is not None
         after[place] = replace(
             space, devices={**space.devices, name: replace(space.devices[name], carrier_changes=4, mtu=900)}
         )

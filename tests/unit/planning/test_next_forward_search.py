@@ -131,7 +131,6 @@ def test_priority_is_never_predicted_worse_than_its_parts_in_ready_order(
     layers, step = made
     search = NextForwardSearch(layers, step, cost, contention=constant(rho, sigma))
     found = search.priority()
-    assert found.parts is not None
     in_turn = found.parts.model_copy(update={"order": sorted(found.parts.order)})
     assert found.step_s <= search.step_of("priority", found.buckets, in_turn).step_s * (1 + 1e-9)
 
@@ -200,7 +199,6 @@ def test_priority_takes_the_best_size_of_parts() -> None:
     assert tried == pytest.approx([38.2, 35.8, 36.2])
     found = NextForwardSearch(layers, step, cost).priority()
     assert found.step_s == pytest.approx(35.8)
-    assert found.parts is not None
     assert found.parts.nbytes == 16 * MIB
 
 
@@ -226,7 +224,6 @@ def test_the_order_may_be_that_of_one_part_at_a_time() -> None:
     net = net_of([0, 1, 1, 17, 1, 17, 33], [5.0, 5.0, 7.0, 8.0, 9.0, 9.5, 9.5], 5.0)
     found = NextForwardSearch(*net, line(0.0, 3.0)).priority()
     assert found.buckets == [[0], [1], [2], [3], [4], [5], [6]]
-    assert found.parts is not None
     assert found.parts.order == [1, 3, 6, 5, 4, 2, 0]
 
 
@@ -234,7 +231,6 @@ def test_one_part_at_a_time_where_two_under_way_are_slower() -> None:
     """Two under way were measured to take three times as long each."""
     beside = Contention(np.zeros(1), np.array([[1.0], [3.0]]), np.ones((2, 1)))
     found = NextForwardSearch(LAYERS, STEP, COST, contention=beside).priority()
-    assert found.parts is not None
     assert found.parts.credit_bytes == 0
 
 
@@ -251,7 +247,6 @@ def test_a_planner_with_layers_plans_both() -> None:
         assert (plan.parts is not None) == (mode == "priority")
         assert sum(plan.bucket_bytes) == STEP.grad_bytes
         assert plan.predicted_exposed_s == pytest.approx(plan.predicted_step_s - STEP.compute_s)
-        assert plan.timeline is not None
         assert plan.timeline.compute[-1].name == "backward"
         assert plan.timeline.compute[-1].end_s == pytest.approx(plan.predicted_step_s)
     assert set(Planner(STEP, COST).modes).isdisjoint(next_forward_modes())

@@ -78,13 +78,11 @@ def test_plans_count_launches_of_a_launch_bound_step_alone() -> None:
     assert planned_contention(measured(5.0), cost) is None
     assert planned_contention(measured(5.0).model_copy(update={"launch_bound": None}), cost) is None
     found = planned_contention(measured(9.5, hook_s=0.5), cost)
-    assert found is not None
     assert (found.launch_s, found.hook_s) == (0.25, 0.5)
     assert found.slowdowns(np.array([10.0, 20.0])) == ([[1.0] * 2] * 2,) * 3
     # where slow-downs were measured, σ has the launches
     point = ContentionPoint(nbytes=8, in_flight=1, alone_s=2.0, loaded_s=3.0, compute_slowdown=2.0)
     beside = planned_contention(measured(9.5).model_copy(update={"points": [point]}), cost)
-    assert beside is not None
     assert beside.launch_s == 0.0
 
 
@@ -101,8 +99,6 @@ def test_a_trial_that_is_off_scales_all_of_contention() -> None:
     found = was.amplified(2.0)
     doubled = [[2.0, 0.05], [5.0, 1.0]]
     assert found.collective.tolist() == doubled
-    assert found.quiet is not None
-    assert found.sustained is not None
     assert (found.quiet.tolist(), found.sustained.tolist()) == (doubled, doubled[0])
     assert found.compute.tolist() == [[2.0, -0.5], [5.0, 1.0]]
     assert (found.hook_s, found.copy_s_per_byte, found.meeting_s, found.rest_s, found.launch_s) == (2, 4, 6, 4, 10)
@@ -122,7 +118,6 @@ def test_a_faster_device_can_make_a_step_launch_bound() -> None:
     was = given_cost(LINE, contention=measured(5.0))
     assert was.contention is None
     faster = what_if(was, Change(compute_scale=0.5))
-    assert faster.contention_record is not None
     assert faster.contention_record.device_step_s == 5.0
     assert faster.contention_record.launch_bound is True
     assert faster.contention_record.launch_s == 0.25  # the host is the same

@@ -76,7 +76,6 @@ def test_attach_reads_the_record() -> None:
 def test_layers_and_step_in_the_record_are_those_planned_with() -> None:
     found = planned(EVERYTHING, "optimal")
     record = to_profile(found, "")
-    assert record.step is not None
     assert record.step.step_s == 0.25 * 0.404
     assert record.step.step_ci95 == (0.25 * 0.401, 0.25 * 0.409)
     assert record.layers[0].backward_s == 0.25 * 0.018

@@ -62,7 +62,6 @@ def test_pairs_of_equal_blocks_by_hand() -> None:
     the bytes of the blocks 12 s. What is left are 3 s a unit.
     """
     plan = plan_units(*inputs([100] * 4, waits=True))
-    assert plan is not None
     assert plan.units == [["b0", "b1"], ["b2", "b3"]]
     assert plan.apart_s == pytest.approx(12.5 + 2.04 + 12 + 4 * 3)
     assert plan.step_s == pytest.approx(12.5 + 2.04 + 12 + 2 * 3)
@@ -77,7 +76,6 @@ def test_micro_steps_gather_anew() -> None:
     given, kept = inputs([100] * 2, waits=True)
     step = replace(given.step, micro_steps=3, accumulate_s=8.0)
     plan = plan_units(replace(given, planner=replace(given.planner, step=step)), kept)
-    assert plan is not None
     assert plan.units == [["b0", "b1"]]
     assert plan.apart_s - plan.step_s == pytest.approx(3 * 2 + 1)
 
@@ -93,21 +91,18 @@ def test_micro_steps_gather_anew() -> None:
 )
 def test_a_limit_holds_for_units_of_several_blocks(limit: int | None, units: Units) -> None:
     plan = plan_units(*inputs([100, 10, 40, 100, 20, 30], waits=True), limit)
-    assert plan is not None
     assert plan.units == units
 
 
 def test_units_cost_the_host_more_than_their_latencies() -> None:
     given, kept = inputs([100] * 4, waits=True, alpha_s=0.01)
     plan = plan_units(replace(given, unit=UnitCost(unit_s=3.0, tensor_s=0.5)), kept)
-    assert plan is not None
     assert plan.units == [["b0", "b1"], ["b2", "b3"]]
     assert plan.apart_s - plan.step_s == pytest.approx(2 * (3.0 + 3 * 0.01))
 
 
 def test_blocks_of_two_dtypes_are_apart() -> None:
     plan = plan_units(*inputs([10] * 4, waits=True, dtypes=["float32", "bfloat16", "bfloat16", "float32"]), 1000)
-    assert plan is not None
     assert plan.units == [["b0"], ["b1", "b2"], ["b3"]]
 
 
@@ -115,7 +110,6 @@ def test_blocks_of_two_dtypes_are_apart() -> None:
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_gain_too_small_to_trust_leaves_one_unit_a_block(waits: bool, alpha_s: float, per_byte_s: float) -> None:
     plan = plan_units(*inputs([100] * 4, waits=waits, alpha_s=alpha_s, per_byte_s=per_byte_s))
-    assert plan is not None
     assert plan.units == [["b0"], ["b1"], ["b2"], ["b3"]]
     assert plan.step_s == plan.apart_s
     assert "wraps each of 4 blocks by itself" in plan.sentence("m")
@@ -132,7 +126,6 @@ def test_a_block_without_gradients_is_in_no_unit() -> None:
     given, kept = inputs([100] * 2, waits=True)
     frozen = replace(given, units={"b9": ["b9.0"], **given.units})
     plan = plan_units(frozen, {**kept, "b9": 50})
-    assert plan is not None
     assert plan.units == [["b0", "b1"]]
     assert plan_units(replace(given, units={ROOT: ["r0.0"]}), kept) is None
 

@@ -158,7 +158,6 @@ def test_what_is_not_supported_is_asked_once(refusal: str) -> None:
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 1
     assert nvml.calls["nvmlDeviceGetPowerUsage"] == 3
     found = one.window(0.0, 2.0)
-    assert found is not None
     assert (found.temperature_max_c, found.energy_j) == (None, 500.0)  # 250 W for 2 s
 
 
@@ -183,7 +182,6 @@ def test_a_device_that_is_lost_ends_the_sampling_and_keeps_what_was_read() -> No
     assert not one.read()
     assert one.failure == "GPU is lost, after 2 readings"
     found = one.window(0.0, 1.5)
-    assert found is not None
     assert (found.readings, found.memory_peak_bytes) == (2, 3 * 1024**3)
 
 
@@ -229,7 +227,6 @@ def test_a_rank_that_asks_gets_a_reading_of_after_its_window() -> None:
     one.stop()
     assert found is not None
     assert one._readings[-1].at_s >= end_s
-    assert one._thread is not None
     assert not one._thread.is_alive()
 
 
@@ -247,7 +244,6 @@ def test_a_driver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
     assert asked.wait(60)
     assert one.window(0.0, 1.0) is None
     one.stop()
-    assert one._thread is not None
     assert one._thread.is_alive()
     answers.set()
     one._thread.join(60)
@@ -257,7 +253,6 @@ def test_a_driver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_lost_device_ends_the_thread() -> None:
     one = Sampler(whole(nvmlDeviceGetPowerUsage=FakeNvml.NVMLError_GpuIsLost), "handle", "GPU-7")
     one.start()
-    assert one._thread is not None
     one._thread.join(60)
     assert one.window(0.0, 1.0) is None
     assert one.failure == "GPU is lost, after 0 readings"

@@ -25,7 +25,6 @@ def test_the_innermost_line_of_the_users_code(tmp_path: Path) -> None:
         "def helper(x):\n    return torch.nn.functional.linear(x, x[:, :1])\n"
     )
     spec = importlib.util.spec_from_file_location("train", file)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -50,7 +50,6 @@ def test_every_verdict_is_a_mark_at_its_ratio_with_its_interval() -> None:
     ]  # fmt: skip
     for verdict, row in (("regressed", 0), ("improved", 2)):
         trace, judged = drawn(figure, verdict), cases[row].found
-        assert judged is not None
         assert judged.ratio is not None
         assert judged.ci95 is not None
         assert (trace["y"], trace["x"]) == ([row], [pytest.approx(judged.ratio, rel=1e-5)])
@@ -152,7 +151,6 @@ def test_half_a_pair_is_in_the_table() -> None:
     half = [pair.model_copy(update={"head": []}), *others]
     figure = found(pairs_over_time("x", "y", half))
     assert [len(trace["x"]) for trace in figure.traces] == [9, 9, 9]
-    assert figure.table is not None
     assert figure.table.rows[0][:6] == [
         "resnet18/ddp step_time", "1", "base", "200 ms", "–", Badge("no ratio", "inconclusive")
     ]  # fmt: skip
@@ -190,7 +188,6 @@ def test_a_noise_floor_is_a_band_behind_its_pairs() -> None:
     assert [note["text"] for note in figure.layout["annotations"]] == [
         "4.2 %<br>in checks of 10 pairs", "4.2 %<br>in checks of 10 pairs", "not measured"
     ]  # fmt: skip
-    assert figure.table is not None
     assert [row[0] for row in figure.table.rows] == [told.name_of(case) for case in made.TIMED]
 
 

@@ -104,8 +104,6 @@ def test_where_both_sides_can_a_pair_is_alive_at_once_and_takes_turns() -> None:
     assert bench.log == ["base begins", "head begins", "base time", "head time", *over,
                          "head begins", "base begins", "head time", "base time", *over[::-1]]  # fmt: skip
     base, head = bench.base.orders[-1], bench.head.orders[-1]
-    assert base.turn_folder is not None
-    assert head.turn_folder is not None
     assert base.turn_folder.rpartition("/")[0] == head.turn_folder.rpartition("/")[0]
     assert base.turn_folder != head.turn_folder
     assert (base.rounds, base.turns, base.steps) == (head.rounds, head.turns, head.steps) == (2, 10, 2)
@@ -171,7 +169,6 @@ def test_a_check_without_a_metric_of_the_layer_is_not_even_looked_at() -> None:
     bench = Bench(of, "deterministic")
     assert bench.log == ["base look", "head look"]
     side = bench.sides[1]
-    assert side is not None
     assert [(one.case, one.value, one.label) for one in side.measurements] == [
         (Case("counts", "ddp", "buckets"), 4, "simulated")
     ]

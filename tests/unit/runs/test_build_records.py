@@ -36,7 +36,6 @@ def compare(modes: str, workloads: tuple[WorkloadSpec, ...], steps: dict[str, li
 
 def per_sample(record: Comparison, mode: str) -> float:
     found = record.modes[mode].seconds_per_sample
-    assert found is not None
     return found.median
 
 
@@ -44,10 +43,8 @@ def test_one_job_is_its_step_over_the_batch_of_all_ranks() -> None:
     record = compare("ddp,optimal", (A,), {"ddp": [0.8], "optimal": [0.4]})
     assert per_sample(record, "ddp") == pytest.approx(0.1)
     ratio = record.modes["optimal"].ratio
-    assert ratio is not None
     assert ratio.value == pytest.approx(0.5)
     assert ratio.verdict == "faster"
-    assert record.modes["ddp"].ratio is not None
     assert record.modes["ddp"].ratio.verdict == "reference"
 
 
@@ -56,7 +53,6 @@ def test_twins_at_once_are_plain_time_over_samples() -> None:
     assert per_sample(record, "sequential") == pytest.approx(0.1)
     assert per_sample(record, "crossover") == pytest.approx(1.0 / 16)
     step = record.modes["crossover"].step_s
-    assert step is not None
     assert step.median == pytest.approx(0.5)  # two steps a second
 
 
@@ -98,7 +94,6 @@ def test_the_jobs_of_a_mode_and_their_own_steps_are_said() -> None:
     assert [row for row in rows if row[:1] in (["wfbp"], ["crossover"])][:2] == [["wfbp", "1"], ["crossover", "2"]]
     text = markdown.render(record)
     figure = time_per_sample(record)
-    assert figure is not None
     assert figure.table is not None
     for mode, jobs in (("crossover", "2"), ("sequential", "2"), ("wfbp", "1"), ("ddp", "1")):
         assert f"| `{mode}` | {jobs} |" in text
@@ -114,7 +109,6 @@ def test_different_jobs_at_once_are_compared_through_weighted_progress() -> None
     assert per_sample(record, "sequential") == pytest.approx(4.0 / 12)
     assert per_sample(record, "crossover") == pytest.approx(4.0 / 12 / 1.25)
     ratio = record.modes["crossover"].ratio
-    assert ratio is not None
     assert ratio.value == pytest.approx(0.8)
 
 
@@ -144,8 +138,6 @@ def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
     assert shares["optimal"] == pytest.approx(0.2 / 0.4)
     assert shares["dear"] == shares["auto"] == pytest.approx(0.3 / 0.6)
     optimal, ends = record.modes["optimal"], record.modes["ddp"].step_s
-    assert optimal.ratio is not None
-    assert ends is not None
     assert optimal.removed_ci95 == removed_interval(optimal.ratio.ci95, ends.ci95, 0.6)
     assert optimal.removed_ci95[0] < 0.5 < optimal.removed_ci95[1]
     assert "(of dear and auto the one for a next forward that may start before" in columns_line(record)

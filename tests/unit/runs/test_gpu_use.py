@@ -66,16 +66,13 @@ def test_devices_add_up_their_power_and_share_everything_else() -> None:
 
 def test_a_device_that_does_not_say_its_energy_leaves_none() -> None:
     found = use_of([seen("GPU-0"), seen("GPU-1", energy_j=None)], 0.01)
-    assert found is not None
     assert (found.power_w, found.energy_j_per_sample) == (None, None)
     found = use_of([seen(energy_j=None), seen(energy_j=100.0)], 0.01)  # a first block before the counter was read
-    assert found is not None
     assert found.power_w == 50.0
 
 
 def test_a_device_that_does_not_tell_of_throttles_is_not_taken_for_a_sound_one() -> None:
     found = use_of([seen(throttled_readings=None)])
-    assert found is not None
     assert (found.throttled, found.throttled_share) == ([], None)
 
 
@@ -101,7 +98,6 @@ def test_every_block_and_mode_has_what_its_ranks_saw() -> None:
                 collector.take(0, rank, event(mode, round_, f"GPU-{rank}", energy_j=joules))
     record = recorded(collector)
     ddp = record.modes["ddp"].gpu
-    assert ddp is not None
     assert (ddp.devices, ddp.readings, ddp.power_w) == (2, 120, 700.0)  # 600, 700 and 800 J in 2 s, twice
     assert ddp.energy_j_per_sample == pytest.approx(700.0 * 0.1)  # 0.8 s for 8 samples
     powers = {mode: [s.gpu.power_w for s in record.samples if s.mode == mode and s.gpu] for mode in ("ddp", "wfbp")}
@@ -119,7 +115,6 @@ def test_two_jobs_on_one_device_do_not_count_its_power_twice() -> None:
         for rank in range(2):
             collector.take(job, rank, event("crossover", 0, f"GPU-{rank}"))
     use = recorded(collector).modes["crossover"].gpu
-    assert use is not None
     assert (use.devices, use.power_w) == (2, 600.0)
     assert use.energy_j_per_sample == pytest.approx(600.0 / 16)  # two steps of 8 samples a second
     (first, second) = [s.gpu for s in recorded(collector).samples if s.mode == "crossover" and s.gpu]
@@ -141,7 +136,6 @@ def test_throttled_clocks_are_a_warning_that_names_mode_and_reason() -> None:
     assert "profile" in profiled
     assert "(thermal slowdown by the driver)" in profiled
     assert "(power brake, power cap) in 2 of 3 blocks of wfbp" in blocks
-    assert record.modes["wfbp"].gpu is not None
     assert record.modes["wfbp"].gpu.throttled_share == pytest.approx(10 / 120)
 
 
@@ -153,8 +147,6 @@ def test_the_same_round_of_two_launches_is_two_blocks() -> None:
     (warning,) = found.warnings()
     assert "(power cap) in 2 of 2 blocks of ddp, 1 of 1 block of wfbp" in warning
     first, second = (found.of_block(launch, "ddp", 0, 0) for launch in range(2))
-    assert first is not None
-    assert second is not None
     assert (first.throttled_share, second.throttled_share) == (0, 0.05)
 
 

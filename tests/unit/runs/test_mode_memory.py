@@ -37,7 +37,6 @@ def record() -> Comparison:
 
 def test_a_mode_has_the_memory_of_the_fullest_rank(record: Comparison) -> None:
     memory = record.modes["fsdp"].memory
-    assert memory is not None
     assert (memory.peak_bytes, memory.by) == (21 * MIB, "counted")
     assert memory.parameter_bytes == 5 * MIB
     assert record.modes["wfbp"].memory is None
@@ -48,7 +47,6 @@ def test_a_peak_of_the_allocator_is_not_a_sum() -> None:
     timed(collector, "ddp", 1.0)
     collector.take(0, 0, measured("ddp", 50 * MIB, 8 * MIB, 8 * MIB, 16 * MIB, 4 * MIB))
     memory = comparison_record(frame(collector.run), collector).modes["ddp"].memory
-    assert memory is not None
     assert (memory.peak_bytes, memory.by) == (50 * MIB, "allocator")
 
 

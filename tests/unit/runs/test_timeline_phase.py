@@ -56,7 +56,6 @@ def test_a_recorded_step_comes_over_the_journal_into_the_record_with_its_label(t
         collector.take(0, rank, event)
     modes = kept(collector).modes
     timeline = modes["wfbp"].timeline
-    assert timeline is not None
     assert (timeline.label, timeline.compute, timeline.communication) == (label, COMPUTE, LINK)
     (other,) = modes["wfbp"].other_ranks  # the same step, beside it
     assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, label, COMPUTE)

@@ -78,7 +78,6 @@ def plan_of(mode: str, step_s: float) -> Plan:
 def test_the_first_launch_profiles_and_gates_and_times_nothing() -> None:
     world = World(10, STEP_S)
     launch = world.policy.next_launch(0, world.found, [])
-    assert launch is not None
     assert [(phase.kind, phase.mode) for phase in launch.phases] == [
         ("profile", ""),
         *(("parity", mode) for mode in MODES.split(",")[1:]),

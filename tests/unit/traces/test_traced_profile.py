@@ -213,11 +213,9 @@ def test_a_record_is_saved_loaded_and_planned_again(tmp_path: Path) -> None:
     assert isinstance(again, Profile)
     assert again == record
     assert [len(bucket) for bucket in record.plans["ddp"].buckets] == [1, 1, 2]
-    assert record.step is not None
     assert record.step.uninstrumented_step_s == pytest.approx((STEP - 31) * US)
     assert record.plans["ddp"].predicted_step_s == pytest.approx(STEP * US, rel=0.01)
     assert measured(again, "record.json").step.gradients[-1].ready_s == pytest.approx(READY[-1] * US, rel=0.01)
-    assert record.traced is not None
     assert [(bucket.gradients, bucket.nbytes) for bucket in record.traced.buckets] == [(1, 4000), (2, 4000), (4, 8000)]
 
 
