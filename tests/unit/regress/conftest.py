@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from regress_tree import FAKE, SUITE, InThisProcess, git
+from regress_tree import FAKE, SUITE, InThisProcess, commit, git
 
 
 @pytest.fixture
@@ -28,6 +28,5 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "step_s").write_text("0.1")
     (root / ".gitignore").write_text("launches\nresults\n__pycache__\n")
     git(root, "init", "--quiet")
-    git(root, "add", "-A")
-    git(root, "commit", "--quiet", "-m", "the base")
+    commit(root, "the base")
     return root

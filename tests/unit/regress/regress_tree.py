@@ -84,6 +84,12 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def commit(folder: Path, message: str) -> None:
+    """Commit everything that the folder holds."""
+    git(folder, "add", "-A")
+    git(folder, "commit", "--quiet", "-m", message)
+
+
 class InThisProcess:
     """A `checkout.Running` whose job is done at once, and without a process of its own."""
 

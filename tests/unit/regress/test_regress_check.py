@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import sample_regressions as made
 from regress_fakes import suite
-from regress_tree import FAKE, SUITE, based, checked, git, stored, verdicts
+from regress_tree import FAKE, SUITE, based, checked, commit, git, stored, verdicts
 from test_regress_session import Bench
 
 from xbench.errors import Interrupted, RunError, SpecError
@@ -70,8 +70,7 @@ def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_st
     record, _ = checked(root, base="HEAD")
     assert verdicts(record) == {"step_time": "expected", "collectives": "expected"}
     assert (record.pairs, exit_code(record, strict=True)) == ([], 0)
-    git(root, "add", "-A")
-    git(root, "commit", "--quiet", "-m", "a larger model")
+    commit(root, "a larger model")
     record, said = checked(root, base="HEAD")
     assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
     told = "step: the workload is that of base, so expect_change can go"
@@ -85,13 +84,11 @@ def test_what_base_alone_has_is_no_change_of_this_tree(root: Path) -> None:
     git(root, "commit", "--allow-empty", "-m", "ours")
     git(root, "checkout", "main")
     (root / "parameters").write_text("9")
-    git(root, "add", "-A")
-    git(root, "commit", "-m", "a smaller model")
+    commit(root, "a smaller model")
     git(root, "checkout", "feature")
     record, said = checked(root, base="main", layers=("deterministic",))
     assert verdicts(record) == {"collectives": "equivalent"}
     parted = git(root, "rev-parse", "HEAD~1")
-    assert record.base is not None
     assert record.base.revision == parted
     (warned,) = [warning for warning in record.warnings if "1 commit ahead" in warning]
     assert parted[:10] in warned
@@ -103,8 +100,7 @@ def test_a_file_that_git_ignores_is_named_where_base_fails_without_it(root: Path
     (root / ".gitignore").write_text("*.pt\n")
     (root / "sample.pt").touch()
     (root / "needs").write_text("sample.pt")
-    git(root, "add", "-A")
-    git(root, "commit", "-m", "a file that is not in git")
+    commit(root, "a file that is not in git")
     record, said = checked(root, base="HEAD", layers=("deterministic",))
     (case,) = record.cases
     (failure,) = record.failures
@@ -127,8 +123,7 @@ def in_turns(root: Path) -> Path:
     source = FAKE.replace('tree.parent / "log"', f'Path({str(root.parent)!r}) / "log"')
     (root / "xbench" / "__main__.py").write_text(source)
     (root / "takes_turns").touch()
-    git(root, "add", "-A")
-    git(root, "commit", "--quiet", "-m", "turns")
+    commit(root, "turns")
     return root
 
 
@@ -142,7 +137,6 @@ def test_launches_of_a_pair_are_alive_at_once_and_begin_by_turns(in_turns: Path)
         ["base", "head", "head", "base"] * 3 + ["base", "head"]
     )
     (found,) = record.pairs[0].head
-    assert found.turn_steps is not None
     assert len(found.samples) > found.turn_steps
 
 
@@ -163,7 +157,7 @@ def test_a_check_that_is_ended_keeps_what_it_has_and_leaves_nothing(tree: str, r
 
 def test_a_base_without_the_gate_is_not_comparable_in_one_sentence(root: Path) -> None:
     (root / "xbench" / "__main__.py").write_text("import sys; sys.exit(2)\n")
-    git(root, "commit", "--quiet", "-am", "an xbench of long ago")
+    commit(root, "an xbench of long ago")
     (root / "xbench" / "__main__.py").write_text(FAKE)
     record, said = checked(root, base="HEAD")
     assert set(verdicts(record).values()) == {"not comparable"}
@@ -329,7 +323,7 @@ def of_head(root: Path, program: str) -> None:
 @pytest.mark.parametrize("base", [UNBUILT, "import sys; sys.exit(2)\n"])
 def test_a_head_that_fails_counts_where_base_cannot_be_compared(root: Path, base: str) -> None:
     of_head(root, base)
-    git(root, "commit", "--quiet", "-am", "a base that cannot be compared")
+    commit(root, "a base that cannot be compared")
     of_head(root, UNCOUNTED)
     found, _ = checked(root, base="HEAD")
     assert [(case.verdict, case.reason) for case in found.cases] == [("missing", "head failed: boom")] * 2
@@ -398,8 +392,7 @@ def test_a_baseline_of_other_checks_says_nothing_of_the_noise_of_these(root: Pat
 @ANSWERS
 def test_a_base_with_submodules_is_warned_of(root: Path) -> None:
     (root / ".gitmodules").touch()
-    git(root, "add", "-A")
-    git(root, "commit", "--quiet", "-m", "submodules")
+    commit(root, "submodules")
     found, _ = checked(root, base="HEAD", layers=("deterministic",))
     assert verdicts(found) == {"collectives": "equivalent"}
     assert any(warning.startswith("base has git submodules") for warning in found.warnings)
