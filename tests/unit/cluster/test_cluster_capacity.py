@@ -163,8 +163,7 @@ def test_service_is_what_a_job_computed_before_its_crash_too(tmp_path: Path) -> 
 def test_a_resume_finds_another_number_of_slots(tmp_path: Path) -> None:
     asked = began([entry("a", steps=60, gpus=2, least=1)], "doubling", restart_s=0.0)
     Ledger.begin(tmp_path, asked).close()
-    state = gone_on(tmp_path, Played(1))
-    assert [len(one.slots) for one in state.tracks["a"].attempts] == [1]
+    assert [len(one.slots) for one in gone_on(tmp_path, Played(1)).tracks["a"].attempts] == [1]
 
 
 def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:

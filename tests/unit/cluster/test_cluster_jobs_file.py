@@ -59,7 +59,6 @@ def test_speeds_from_a_scaling_record_are_in_steps(tmp_path: Path) -> None:
     save(record, tmp_path / "scale.json")
     job = load_jobs(written(tmp_path, JOB + f'scale = "scale.json"\nmode = "{record.modes[0]}"\n')).jobs[0]
     point = next(point for point in record.points if point.mode == record.modes[0])
-    assert job.speed is not None
     assert job.speed(point.workers) == pytest.approx(point.samples_per_s / 8)
     assert job.speed(1) == pytest.approx(record.workload.batch_size / record.compute_s / 8)
     assert JobEntry.model_validate_json(job.model_dump_json()).speed == job.speed

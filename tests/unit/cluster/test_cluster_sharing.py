@@ -156,8 +156,7 @@ def test_what_a_step_consists_of() -> None:
     assert known is not None
     # 0.01·100/4 + 0.02 s computed; 0.001·3 + 1e-9·3/4·8e8 s sent
     assert known == pytest.approx((0.27, 0.603))
-    alone = step_times(Job("a", 0, 1, 100, ring))
-    assert alone == pytest.approx((1.02, 0.0))
+    assert step_times(Job("a", 0, 1, 100, ring)) == pytest.approx((1.02, 0.0))
     samples = Job("a", 0, 2, 9, TableSpeed.of({2: 50}), facts={"batch_size": 100.0, "exposed": 0.25})
     assert step_times(samples) == pytest.approx((1.5, 0.5))
     assert step_times(Job("a", 0, 2, 9, RigidSpeed(2), facts={"exposed": 0.25})) is None
@@ -201,7 +200,6 @@ class Watched:
             if len(place.members) > 1:
                 self.shared += 1
                 rates = self.policy.rates(place.gpus, place.member_kinds)
-                assert rates is not None
                 assert all(0 < rate <= 1 for rate in rates)
                 assert sum(rates) >= 1 + self.policy.gain - 1e-9
                 if self.policy.memory is not None:

@@ -81,8 +81,7 @@ def test_bare_variables_are_named_with_what_to_unset() -> None:
     _, reason = choose(FabricSpec(name="auto"), 0, bare)
     assert reason == f"auto: RANK=3 and WORLD_SIZE=4 are set in this shell ({ours.remedy})"
     for name in TORCHRUNS_OWN:
-        torchruns = ranks_around(bare | {name: "0"})
-        assert torchruns.remedy is None
+        assert ranks_around(bare | {name: "0"}).remedy is None
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
@@ -114,8 +113,7 @@ def test_half_a_set_beside_a_whole_one_that_it_agrees_with_is_no_matter() -> Non
     ],
 )
 def test_engines_within_each_other_are_the_inner_one_s(environ: dict[str, str], engine: str) -> None:
-    ours = ranks_around(environ)
-    assert ours.engine == engine
+    assert ranks_around(environ).engine == engine
 
 
 @pytest.mark.parametrize(

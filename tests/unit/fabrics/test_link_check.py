@@ -135,8 +135,7 @@ TC = {
 
 def test_the_tools_own_words_are_read() -> None:
     others = {**TC, "dev": "lo", "kind": "noqueue", "handle": "0:", "options": {}}
-    found = parse([IP], [others, TC])
-    assert found == {"xbeth0": replace(LINK, addresses=("10.87.0.2/24",))}
+    assert parse([IP], [others, TC]) == {"xbeth0": replace(LINK, addresses=("10.87.0.2/24",))}
     down = {**IP, "flags": ["BROADCAST", "UP", "NO-CARRIER"], "master": "xbbr0"}
     assert parse([down], [others]) == {
         "xbeth0": replace(LINK, is_up=False, bridge="xbbr0", addresses=("10.87.0.2/24",), qdiscs=())

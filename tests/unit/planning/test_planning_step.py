@@ -55,14 +55,12 @@ def test_gradients_under_load_are_in_their_own_order_and_scaled_alike() -> None:
     ]
     step = StepModel.of(layers, step_times(bare_s=2.0))
     assert [g.name for g in step.gradients] == ["c.0", "b.0", "a.0"]
-    assert step.loaded is not None
     assert [(g.name, g.nbytes, g.ready_s) for g in step.loaded] == [
         ("c.0", 24, 0.25),
         ("a.0", 8, 1.5),
         ("b.0", 16, 2.0),
     ]
     faster = step.scaled(0.5)
-    assert faster.loaded is not None
     assert [g.ready_s for g in faster.loaded] == [0.125, 0.75, 1.0]
     assert [g.ready_s for g in faster.gradients] == [0.125, 0.25, 0.5]
 
@@ -125,7 +123,6 @@ def test_ready_times_under_traffic_are_those_of_the_nearest_number_of_buckets() 
     layers = [made.model_copy(update={"tensors": each})]
     times = step_times(bare_s=18.0, forward_s=1.0, backward_s=16.0, optimizer_s=1.0)
     step = StepModel.of(layers, times)
-    assert step.loaded_each is not None
     assert [gradient.ready_s for gradient in step.loaded_each] == [3.0 * k for k in range(1, count + 1)]
     assert step.scaled(2.0).loaded_each == StepModel.of(layers, step_times(36.0, **step.parts)).loaded_each
     planner = Planner(step, line(100.0, 1e-9))  # one bucket is best

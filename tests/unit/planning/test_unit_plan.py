@@ -90,8 +90,7 @@ def test_micro_steps_gather_anew() -> None:
     ],
 )
 def test_a_limit_holds_for_units_of_several_blocks(limit: int | None, units: Units) -> None:
-    plan = plan_units(*inputs([100, 10, 40, 100, 20, 30], waits=True), limit)
-    assert plan.units == units
+    assert plan_units(*inputs([100, 10, 40, 100, 20, 30], waits=True), limit).units == units
 
 
 def test_units_cost_the_host_more_than_their_latencies() -> None:
@@ -125,8 +124,7 @@ def test_of_equal_sums_the_one_of_most_units() -> None:
 def test_a_block_without_gradients_is_in_no_unit() -> None:
     given, kept = inputs([100] * 2, waits=True)
     frozen = replace(given, units={"b9": ["b9.0"], **given.units})
-    plan = plan_units(frozen, {**kept, "b9": 50})
-    assert plan.units == [["b0", "b1"]]
+    assert plan_units(frozen, {**kept, "b9": 50}).units == [["b0", "b1"]]
     assert plan_units(replace(given, units={ROOT: ["r0.0"]}), kept) is None
 
 

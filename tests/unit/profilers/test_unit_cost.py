@@ -77,9 +77,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
             return unit_cost._StepTimes(BARE_S + more_s(workload.units), UPDATE_S)
 
         monkeypatch.setattr(unit_cost, "_step_times", times)
-        group: Any = None
-        workload: Any = _Workload(model or _Blocks())
-        return unit_cost.measure_unit_cost(_Units(), group, workload, 2)
+        return unit_cost.measure_unit_cost(_Units(), None, _Workload(model or _Blocks()), 2)
 
     return measure
 
@@ -191,8 +189,8 @@ class _Clocked:
 
 
 def test_a_step_counts_without_its_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload: Any = _Clocked(monkeypatch)
-    assert unit_cost._step_times(workload, 3, lambda: None) == unit_cost._StepTimes(step_s=3.0, update_s=1.0)
+    found = unit_cost._step_times(_Clocked(monkeypatch), 3, lambda: None)
+    assert found == unit_cost._StepTimes(step_s=3.0, update_s=1.0)
 
 
 UNITS = {"blocks.0": ["a", "b"], "blocks.1": ["c"], "": ["head"]}

@@ -410,8 +410,8 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
 def test_ddp_itself_rebuilds_its_buckets_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune.dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(Trial, "attach", lambda trial, candidate: nullcontext())
-    rank: Any = TimedRank([5.0, 4.0, 1.0, 2.0])
-    assert Trial(rank, PLANNER, {}).turn(Candidate("DDP itself", [[0]], 1.0, "ddp"), 2, "") == [9.0, 1.0, 2.0]
+    trial = Trial(TimedRank([5.0, 4.0, 1.0, 2.0]), PLANNER, {})
+    assert trial.turn(Candidate("DDP itself", [[0]], 1.0, "ddp"), 2, "") == [9.0, 1.0, 2.0]
 
 
 class Turns:
@@ -432,8 +432,7 @@ class Turns:
 
 def run(monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, rounds: int) -> list[CandidateTiming]:
     monkeypatch.setattr(Trial, "in_turns", turns)
-    rank: Any = TimedRank([])
-    return Trial(rank, PLANNER, {}).run(candidates(*[1.0] * count), rounds, 2)
+    return Trial(TimedRank([]), PLANNER, {}).run(candidates(*[1.0] * count), rounds, 2)
 
 
 def test_half_of_the_turns_are_for_the_favourite_and_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:

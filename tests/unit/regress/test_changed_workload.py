@@ -100,8 +100,7 @@ def test_an_expected_change_covers_no_other_change() -> None:
     ],
 )
 def test_a_change_is_named_with_its_amount(changes: dict[str, object], said: str) -> None:
-    change = workload_change("resnet18", made.side("base"), another(**changes))
-    assert change.said == said
+    assert workload_change("resnet18", made.side("base"), another(**changes)).said == said
 
 
 def test_a_workload_that_one_side_could_not_build_has_not_changed() -> None:

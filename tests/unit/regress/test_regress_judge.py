@@ -212,8 +212,7 @@ def test_a_head_that_fails_is_no_pass(changes: dict[str, Any], verdict: str, rea
 def test_a_pair_that_lost_a_side_does_not_count() -> None:
     pairs = made.pairs(dict.fromkeys(TIMED, 1.0))
     pairs[3] = pairs[3].model_copy(update={"head": [one for one in pairs[3].head if one.case != OPTIMAL]})
-    found = of(made.regression(pairs=pairs), OPTIMAL).found
-    assert found.pairs == 9
+    assert of(made.regression(pairs=pairs), OPTIMAL).found.pairs == 9
 
 
 def turns_of(values: Sequence[float], turn_steps: int | None) -> Measurement:

@@ -95,8 +95,7 @@ def test_what_it_need_not_say(tmp_path: Path) -> None:
 
 def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
     text = changed('modes = ["ddp"]', 'modes = ["horovod:fusion=32.0"]').replace('["collectives"]', '["step_time"]')
-    suite = load_suite(written(tmp_path, text))
-    assert suite.checks[1].modes == ("horovod:fusion=32",)
+    assert load_suite(written(tmp_path, text)).checks[1].modes == ("horovod:fusion=32",)
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,7 @@ def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
     other.note("gate")
     journal.write(GpuMissing(reason="none"))
     reader = JournalReader(tmp_path, 0, 0)
-    noted = reader.state()
-    assert noted[1] == "gate"
+    assert reader.state()[1] == "gate"
     assert heard == [None, 1, 1, None]
     collector = collector_of(run_of("crossover", A, A))
     for event in reader.poll():

@@ -261,8 +261,7 @@ def test_a_buffer_can_be_cut_into_equal_pieces_of_whole_words() -> None:
 
 
 def test_without_a_plan_half_goes_as_it_gets_ready_and_half_as_it_is_needed() -> None:
-    parts = default_parts([10, 10, 10, 10, 5])
-    assert parts.order == [0, 1, 4, 3, 2]
+    assert default_parts([10, 10, 10, 10, 5]).order == [0, 1, 4, 3, 2]
     assert default_parts([100, 1]).order == [1, 0]
     assert default_parts([]).order == []
 

@@ -108,8 +108,7 @@ def test_an_arrival_makes_others_ready() -> None:
 
 
 def test_many_that_arrive_at_once_are_launched_one_after_the_other() -> None:
-    step = Step([1] * 3000, at_once=True, credit=0)
-    assert step.ready(*range(3000)) == list(range(3000))
+    assert Step([1] * 3000, at_once=True, credit=0).ready(*range(3000)) == list(range(3000))
 
 
 def test_a_wait_is_for_the_parcel_and_is_seen_only_when_it_is_one() -> None:

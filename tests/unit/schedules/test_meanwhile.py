@@ -28,9 +28,7 @@ class Arrivals:
 
 
 def piece(last: int, *, due: bool = True) -> UpdateGroup:
-    no_bucket: Any = None
-    no_parcels: Any = [last]
-    return UpdateGroup(no_bucket, [], no_parcels, due=due, last=last)
+    return UpdateGroup(None, [], [last], due=due, last=last)
 
 
 class Waiting:

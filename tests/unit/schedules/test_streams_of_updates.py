@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch.nn import Parameter
@@ -67,8 +65,7 @@ def test_known_flags_are_made_of_host_values_once(monkeypatch: pytest.MonkeyPatc
 
 def calls(order: list[int]) -> list[list[int]]:
     """Calls of a step whose layers need one group each: `order` has the places of their collectives."""
-    no_bucket: Any = None
-    pieces = [UpdateGroup(no_bucket, [], [], due=True, last=last) for last in order]
+    pieces = [UpdateGroup(None, [], [], due=True, last=last) for last in order]
     found = []
     for needed in pieces:
         if needed.due:
@@ -107,6 +104,5 @@ def test_a_group_states_whether_waits_are_the_streams(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("on_stream", "ranks", "expected"), [(True, 1, True), (True, 2, False), (False, 1, False)])
 def test_an_emulated_link_of_a_gpu_is_a_stream_for_one_rank(on_stream: bool, ranks: int, expected: bool) -> None:
-    unused: Any = None
-    group = EmulatedGroup(0, ranks, unused, unused, 4, on_stream=on_stream)
+    group = EmulatedGroup(0, ranks, None, None, 4, on_stream=on_stream)
     assert waits_on_stream(group, torch.device("cuda")) is expected

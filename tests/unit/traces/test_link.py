@@ -317,8 +317,7 @@ def test_an_emulated_fabric_takes_the_link_of_a_file(log: Path, tmp_path: Path) 
     spec = parse_fabric(f"emulated:link={path}")
     assert (spec.workers, spec.source) == (4, str(path))
     assert link_of(spec).model.points == link_cost([path]).points
-    more = link_of(parse_fabric(f"emulated:link={path},workers=8")).model
-    assert more.world_size == 8
+    assert link_of(parse_fabric(f"emulated:link={path},workers=8")).model.world_size == 8
     assert parse_fabric(f"emulated:link={bare},workers=8").workers == 8
     with pytest.raises(UsageError, match="does not say how many ranks"):
         parse_fabric(f"emulated:link={bare}")

@@ -105,8 +105,7 @@ def test_an_event_of_the_host_ends_with_its_step(is_gpu: bool, name: str, length
 
 
 def test_an_operator_of_a_loaders_thread_may_outlast_a_step() -> None:
-    found = traced([*gpu_events(), event("cpu_op", "aten::stack", 500, 2 * STEP, 77)])
-    assert found.remarks == []
+    assert traced([*gpu_events(), event("cpu_op", "aten::stack", 500, 2 * STEP, 77)]).remarks == []
 
 
 def test_a_collective_ends_where_the_next_of_its_stream_begins() -> None:

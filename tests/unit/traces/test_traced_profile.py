@@ -168,8 +168,7 @@ def test_a_mark_of_the_users_is_no_work() -> None:
         at = step * STEP + 368.5
         events.append(event("cpu_op", "c10d::allreduce_", at, 1, 2))
         events.append(event("user_annotation", "gloo:all_reduce", at, 100, 9))
-    found = profiled(trace(events))
-    assert found.traced.waited_s == pytest.approx(100.5 * US)
+    assert profiled(trace(events)).traced.waited_s == pytest.approx(100.5 * US)
 
 
 def test_kernels_beside_a_collective_are_compared_with_the_same_alone() -> None:

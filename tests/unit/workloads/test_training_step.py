@@ -92,8 +92,7 @@ def test_gradients_are_averaged_before_they_are_clipped(max_norm: float, left: f
     step.synchronize = synchronize
     step.x = 1.0
     step.backward(step.forward_loss())
-    norm = step.update()
-    assert norm.item() == 1.0
+    assert step.update().item() == 1.0
     assert step.model.weight.item() == pytest.approx(left, abs=1e-5)
     assert step.called == ["forward", "wait", "update"]
 

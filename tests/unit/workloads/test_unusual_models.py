@@ -118,8 +118,7 @@ def make():
 def test_under_autocast_math_is_bf16_and_gradients_are_fp32(write: Writer) -> None:
     spec = write(AUTOCAST)
     preflight.examine([spec], "cpu", 2)
-    workload = build(spec, CPU)
-    assert workload.outputs().dtype == torch.bfloat16
+    assert build(spec, CPU).outputs().dtype == torch.bfloat16
     layers, names = profiled(spec)
     assert names == [f"net.{name}" for name in PLAIN_NAMES]
     assert {tensor.dtype for layer in layers for tensor in layer.tensors} == {"float32"}
