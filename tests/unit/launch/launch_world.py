@@ -69,8 +69,7 @@ class World:
     def cause(self):
         """The verdict's error after the collecting second."""
         assert self.monitor.poll() is None
-        verdict = self.wait(COLLECT_S)
-        return verdict.error
+        return self.wait(COLLECT_S).error
 
 
 class Store:

@@ -4,7 +4,6 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from xbench.planning.step import Gradient, StepModel
 
 GRADIENTS = [Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0)]
 CURVE = CostCurve.line(1.0, 0.1)
-GRID = np.arange(0.0, 61.0)
 PARTS = {"forward_s": 2.0, "backward_s": 4.0, "optimizer_s": 0.5}
 STEP = StepModel(tuple(GRADIENTS), **PARTS)
 

@@ -267,13 +267,8 @@ def test_changes_that_cannot_be(change: dict[str, float], sentence: str) -> None
         Change(**change)  # type: ignore[arg-type]
 
 
-def negative_ready() -> list[Layer]:
-    tensor = Tensor(name="w", elements=1, bytes=4, dtype="float32", ready_s=-1.0)
-    return [record().layers[0].model_copy(update={"tensors": [tensor]})]
-
-
-def without_bytes() -> list[Layer]:
-    tensor = Tensor(name="w", elements=0, bytes=0, dtype="float32", ready_s=0.001)
+def with_tensor(nbytes: int, ready_s: float) -> list[Layer]:
+    tensor = Tensor(name="w", elements=nbytes // 4, bytes=nbytes, dtype="float32", ready_s=ready_s)
     return [record().layers[0].model_copy(update={"tensors": [tensor]})]
 
 
@@ -287,7 +282,7 @@ FALLING = [CostSegment(from_bytes=1, alpha_s=-1.0, beta_s_per_byte=0.0)]
         ({"layers": []}, "'made' has no layers with gradients: nothing to plan"),
         ({"layers": [record().layers[0].model_copy(update={"tensors": []})]}, "the layers have no gradients"),
         ({"step": None}, "'made' says nothing of how long a step takes"),
-        ({"layers": negative_ready()}, "w.ready_s is -1, out of range"),
+        ({"layers": with_tensor(4, -1.0)}, "w.ready_s is -1, out of range"),
         ({"cost_model": line(-1.0, 0.0)}, "cost_model.alpha_s is -1, out of range 0 to 1e"),
         ({"cost_model": LINE.model_copy(update={"segments": FALLING})}, r"planned: its cost model: .* not below zero"),
         ({"cost_model": line(1e11, 0.0)}, r"cost_model.alpha_s is 1e\+11, out of range 0 to 1e\+09"),
@@ -295,7 +290,7 @@ FALLING = [CostSegment(from_bytes=1, alpha_s=-1.0, beta_s_per_byte=0.0)]
         ({"cost_model": line(0.0, 1e-9, workers=4)}, "of 4 workers over gloo and its fabric has 2 over gloo: they are"),
         ({"cost_model": LINE.model_copy(update={"backend": "nccl"})}, "over nccl and its fabric has 2 over gloo"),
         ({"cost_model": LINE.model_copy(update={"collective": "broadcast"})}, "is of broadcast, and all_reduce is"),
-        ({"layers": without_bytes()}, "its gradients have no bytes: nothing to send"),
+        ({"layers": with_tensor(0, 0.001)}, "its gradients have no bytes: nothing to send"),
         ({"contention": beside((4, 1, 1.0, 1.0, 0.0))}, "'made': its contention is not valid: compute_slowdown of 4 b"),
         ({"contention": beside((0, 1, 1.0, 1.0, 1.0))}, "its contention is not valid: a contention point of 0 bytes"),
         ({"contention": beside((4, 1, 1.0, 0.0, 1.0))}, "loaded_s of 4 bytes is 0, out of range 1e-12 to 1e"),

@@ -35,8 +35,7 @@ def compare(modes: str, workloads: tuple[WorkloadSpec, ...], steps: dict[str, li
 
 
 def per_sample(record: Comparison, mode: str) -> float:
-    found = record.modes[mode].seconds_per_sample
-    return found.median
+    return record.modes[mode].seconds_per_sample.median
 
 
 def test_one_job_is_its_step_over_the_batch_of_all_ranks() -> None:
@@ -52,8 +51,7 @@ def test_twins_at_once_are_plain_time_over_samples() -> None:
     record = compare("sequential,crossover", (A, A), {"sequential": [0.8, 0.8], "crossover": [1.0, 1.0]})
     assert per_sample(record, "sequential") == pytest.approx(0.1)
     assert per_sample(record, "crossover") == pytest.approx(1.0 / 16)
-    step = record.modes["crossover"].step_s
-    assert step.median == pytest.approx(0.5)  # two steps a second
+    assert record.modes["crossover"].step_s.median == pytest.approx(0.5)  # two steps a second
 
 
 MIXED = {"ddp": [1.0], "wfbp": [0.9], "crossover": [1.6, 1.6], "sequential": [1.0, 1.0]}
@@ -108,8 +106,7 @@ def test_different_jobs_at_once_are_compared_through_weighted_progress() -> None
     # One step of each takes 4 s alone and makes 8 + 4 samples; together they progress at 1/2 + 3/4 of a device.
     assert per_sample(record, "sequential") == pytest.approx(4.0 / 12)
     assert per_sample(record, "crossover") == pytest.approx(4.0 / 12 / 1.25)
-    ratio = record.modes["crossover"].ratio
-    assert ratio.value == pytest.approx(0.8)
+    assert record.modes["crossover"].ratio.value == pytest.approx(0.8)
 
 
 def test_exposed_communication_is_the_step_beyond_the_control() -> None:
@@ -292,5 +289,4 @@ def test_bus_bandwidth_is_of_the_bytes_that_travelled(compress: str | None, bits
         max_relative_residual=0.0,
         points=[CostPoint(nbytes=10**6, transfer_s=1.0, ci95=(1, 1), wait_s=0.0, repetitions=1)],
     )  # fmt: skip
-    record = profile_record(frame(run), collector)
-    assert record.fabric.allreduce_bps == pytest.approx(bits_per_s)
+    assert profile_record(frame(run), collector).fabric.allreduce_bps == pytest.approx(bits_per_s)

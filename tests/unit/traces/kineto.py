@@ -13,7 +13,6 @@ from typing import Any
 
 LAYERS = 4
 STEP = 1000
-BACKWARD = 310
 READY = (12, 32, 52, 72)
 """Ready times of the gradients since the start of backward."""
 
