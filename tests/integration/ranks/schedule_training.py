@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -291,6 +292,47 @@ def check(
     trained(made[0], by_hand(made[0], handle), contextlib.nullcontext, made)
     same(actual, made[0], (schedule, options), tolerance=tolerance, rounded="compress" in given)
     assert engine_of(next(iter(trainable(actual).values()))) is None
+
+
+@dataclass
+class Side:
+    """A model that a loop trains under a schedule, or with gradients averaged by hand, where there is no handle.
+
+    `call` runs its forward passes. `average` follows the backward passes of a step; a schedule may have nothing to do.
+    """
+
+    model: Any
+    optimizer: torch.optim.Optimizer
+    call: Any
+    average: Callable[[], None]
+    no_sync: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    handle: Handle | None = None
+
+
+def as_by_hand(
+    made: Callable[[], tuple[nn.Module, torch.optim.Optimizer]],
+    loop: Callable[[Side], Tensor | None],
+    schedule: str,
+    *,
+    waits: bool = False,
+    within: tuple[float, float] = (1e-5, 1e-6),
+    attach: Callable[..., Handle] = xbench.attach,
+    **given: Any,
+) -> None:
+    """The loop trains and returns under the schedule what it does with gradients averaged by hand.
+
+    `waits`: it synchronizes before each step. `within`: relative and absolute tolerance of what it returns.
+    """
+    expected, by_hand = made()
+    said = loop(Side(expected, by_hand, expected, lambda: average_by_hand(expected)))
+    model, optimizer = made()
+    with attach(model, optimizer, schedule=schedule, **given) as handle:
+        average = handle.synchronize if waits else nothing_more
+        heard = loop(Side(model, optimizer, handle.model, average, handle.no_sync, handle))
+    if said is not None:
+        assert heard is not None
+        assert torch.allclose(said, heard, *within, equal_nan=True), (schedule, given, said, heard)
+    same(model, expected, (schedule, given))
 
 
 @contextlib.contextmanager

@@ -14,12 +14,12 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import average_by_hand, equal_on_all_ranks, run_scenarios, same
+from schedule_training import Side, as_by_hand, average_by_hand, equal_on_all_ranks, run_scenarios, same
 from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
 
@@ -42,10 +42,10 @@ class Heads(nn.Module):
         return self.heads[head](torch.tanh(self.trunk(x))).square().mean()
 
 
-def made(kind: Callable[[], nn.Module] = Heads, **options: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+def made(kind: Callable[[], nn.Module] = Heads) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(7)
     model = kind()
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def batch(step: int, rank: int) -> Tensor:
@@ -65,73 +65,57 @@ def heads_of(step: int, rank: int) -> Sequence[tuple[int, int]]:
 
 def a_head_that_the_last_micro_step_leaves_out(rank: int, world: int) -> None:
     """Its gradient was accumulated under no_sync, and is averaged all the same."""
+
+    def loop(side: Side, set_to_none: bool) -> None:
+        for step in range(3):
+            side.optimizer.zero_grad(set_to_none=set_to_none)
+            first, last = heads_of(step, rank)[step]
+            with side.no_sync():
+                side.call(batch(step, rank), first).backward()
+            side.call(batch(step + 5, rank), last).backward()
+            side.average()
+            side.optimizer.step()
+
     for schedule, set_to_none in itertools.product(OURS, (True, False)):
-
-        def train(model: nn.Module, call: nn.Module, optimizer: torch.optim.Optimizer, no_sync: Callable[[], object],
-                  average: Callable[[], None], none: bool = set_to_none) -> None:  # fmt: skip
-            for step in range(3):
-                optimizer.zero_grad(set_to_none=none)
-                first, last = heads_of(step, rank)[step]
-                with no_sync():  # type: ignore[attr-defined]
-                    call(batch(step, rank), first).backward()
-                call(batch(step + 5, rank), last).backward()
-                average()
-                optimizer.step()
-
-        expected, by_hand = made()
-        train(expected, expected, by_hand, contextlib.nullcontext, lambda: average_by_hand(expected))  # noqa: B023
-        model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, plan=plan_of(model)) as handle:
-            train(model, handle.model, optimizer, handle.no_sync, lambda: None)
-        same(model, expected, (schedule, set_to_none))
+        as_by_hand(made, partial(loop, set_to_none=set_to_none), schedule, plan=plan_of(made()[0]))
 
 
 def two_backward_passes_in_a_step(rank: int, world: int) -> None:
     """The second pass leaves out the first one's head, on all ranks or on one: both gradients are averaged."""
+
+    def loop(side: Side) -> Tensor:
+        gradients = []
+        for step in range(3):
+            side.optimizer.zero_grad()
+            for number, head in enumerate(heads_of(step, rank)[step]):
+                side.call(batch(step + 5 * number, rank), head).backward()
+            side.average()
+            for one in side.model.parameters():
+                gradients.append(torch.full_like(one, torch.nan) if one.grad is None else one.grad.clone())
+            side.optimizer.step()
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
     for schedule in ("wfbp", "single"):
-        expected, by_hand = made()
-        model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, plan=plan_of(model)) as handle:
-            for step in range(3):
-                by_hand.zero_grad()
-                optimizer.zero_grad()
-                for number, head in enumerate(heads_of(step, rank)[step]):
-                    x = batch(step + 5 * number, rank)
-                    expected(x, head).backward()
-                    handle.model(x, head).backward()
-                average_by_hand(expected)
-                for name, parameter in model.named_parameters():
-                    other = dict(expected.named_parameters())[name].grad
-                    assert (parameter.grad is None) == (other is None), (schedule, step, name)
-                    assert other is None or torch.allclose(parameter.grad, other, atol=1e-6), (schedule, name)
-                by_hand.step()
-                optimizer.step()
-        same(model, expected, schedule)
+        as_by_hand(made, loop, schedule, plan=plan_of(made()[0]))
 
 
 def hooks_of_the_optimizer(rank: int, world: int) -> None:
     """Hooks that are added after attach see all averaged gradients, or are refused."""
+
+    def loop(side: Side) -> Tensor:
+        norms: list[Tensor] = []
+        side.optimizer.register_step_pre_hook(
+            lambda *_: norms.append(nn.utils.clip_grad_norm_(side.model.parameters(), 0.01))
+        )
+        for step in range(3):
+            side.optimizer.zero_grad()
+            side.call(batch(step, rank), step % 2).backward()
+            side.average()
+            side.optimizer.step()
+        return torch.stack(norms)
+
     for schedule in ("wfbp", "single"):
-        norms: list[list[float]] = [[], []]
-        models = []
-        for place in range(2):
-            model, optimizer = made()
-            given: Any = {"schedule": schedule, "plan": plan_of(model), "wait": "step"}
-            with xbench.attach(model, optimizer, **given) if place else contextlib.nullcontext() as handle:
-
-                def clip(*_: object, model: nn.Module = model, place: int = place) -> None:
-                    norms[place].append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.01)))  # noqa: B023
-
-                optimizer.register_step_pre_hook(clip)
-                for step in range(3):
-                    optimizer.zero_grad()
-                    (handle.model if handle else model)(batch(step, rank), step % 2).backward()
-                    if not handle:
-                        average_by_hand(model)
-                    optimizer.step()
-            models.append(model)
-        assert norms[0] == pytest.approx(norms[1], rel=1e-5), schedule
-        same(models[1], models[0], schedule)
+        as_by_hand(made, loop, schedule, plan=plan_of(made()[0]), wait="step")
     for schedule in ("dear", "priority"):
         model, optimizer = made()
         with xbench.attach(model, optimizer, schedule=schedule) as handle:
@@ -327,24 +311,20 @@ def a_model_that_is_saved_whole(rank: int, world: int) -> None:
 
 def steps_that_are_compiled(rank: int, world: int) -> None:
     """torch.compile around the optimizer's step is served, and a compiled backward pass is refused by name."""
+
+    def loop(side: Side) -> None:
+        torch._dynamo.reset()
+        step = torch.compile(side.optimizer.step, backend="eager")
+        for number in range(3):
+            side.optimizer.zero_grad()
+            side.call(batch(number, rank), number % 2).backward()
+            side.average()
+            step()
+
     for schedule, wait in (("wfbp", "step"), ("wfbp", "backward"), ("dear", "step")):
-        models = []
-        for attach in (False, True):
-            model, optimizer = made()
-            given: Any = {"schedule": schedule, "wait": wait}
-            with xbench.attach(model, optimizer, **given) if attach else contextlib.nullcontext() as handle:
-                torch._dynamo.reset()
-                step = torch.compile(optimizer.step, backend="eager")
-                for number in range(3):
-                    optimizer.zero_grad()
-                    (handle.model if handle else model)(batch(number, rank), number % 2).backward()
-                    if not handle:
-                        average_by_hand(model)
-                    step()
-            models.append(model)
-        same(models[1], models[0], (schedule, wait))
+        as_by_hand(made, loop, schedule, wait=wait)
         model, optimizer = made()
-        with xbench.attach(model, optimizer, **given) as handle:
+        with xbench.attach(model, optimizer, schedule=schedule, wait=wait) as handle:  # type: ignore[arg-type]
             loss = handle.model(batch(0, rank), 0)
             with (
                 pytest.raises(UsageError, match="compiled autograd"),
@@ -356,55 +336,39 @@ def steps_that_are_compiled(rank: int, world: int) -> None:
 def gradients_of_another_dtype(rank: int, world: int) -> None:
     """A bf16 model that accumulates in fp32 sends fp32; DDP refuses it by name."""
 
-    def low() -> nn.Module:
+    def low() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(7)
         model = Heads().bfloat16()
         for parameter in model.trunk.parameters():
             parameter.grad_dtype = torch.float32
-        return model
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
 
-    for schedule, wait in itertools.product((*OURS, "ddp"), ("backward", "step")):
-        models = []
-        for attach in (False, True):
-            torch.manual_seed(7)
-            model = low()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-            given: Any = {"schedule": schedule, "wait": wait}
-            if schedule == "ddp":
-                with pytest.raises(UsageError, match=r"'trunk\.weight' has gradients of another dtype"):
-                    xbench.attach(model, optimizer, schedule=schedule)
-                continue
-            with xbench.attach(model, optimizer, **given) if attach else contextlib.nullcontext() as handle:
-                for number in range(3):
-                    optimizer.zero_grad()
-                    (handle.model if handle else model)(batch(number, rank).bfloat16(), number % 2).backward()
-                    if handle:
-                        handle.synchronize()
-                    else:
-                        average_by_hand(model)
-                    assert model.trunk.weight.grad.dtype == torch.float32
-                    optimizer.step()
-            models.append(model)
-        if models:
-            same(models[1], models[0], (schedule, wait))
+    def loop(side: Side) -> None:
+        for number in range(3):
+            side.optimizer.zero_grad()
+            side.call(batch(number, rank).bfloat16(), number % 2).backward()
+            side.average()
+            assert side.model.trunk.weight.grad.dtype == torch.float32
+            side.optimizer.step()
+
+    for schedule, wait in itertools.product(OURS, ("backward", "step")):
+        as_by_hand(low, loop, schedule, waits=True, wait=wait)
+    with pytest.raises(UsageError, match=r"'trunk\.weight' has gradients of another dtype"):
+        xbench.attach(*low(), schedule="ddp")
 
 
 def a_second_step_on_the_same_gradients(rank: int, world: int) -> None:
+    def loop(side: Side) -> None:
+        side.model.dropout.p = 0.0
+        for number in range(2):
+            side.optimizer.zero_grad()
+            side.call(batch(number, rank)).backward()
+            side.average()
+            side.optimizer.step()
+            side.optimizer.step()
+
     for schedule, wait in itertools.product(("wfbp", "single", "ddp"), ("backward", "step")):
-        models = []
-        for attach in (False, True):
-            model, optimizer = made(Counting)
-            given: Any = {"schedule": schedule, "wait": wait}
-            with xbench.attach(model, optimizer, **given) if attach else contextlib.nullcontext() as handle:
-                for number in range(2):
-                    optimizer.zero_grad()
-                    model.dropout.p = 0.0
-                    (handle.model if handle else model)(batch(number, rank)).backward()
-                    if not handle:
-                        average_by_hand(model)
-                    optimizer.step()
-                    optimizer.step()
-            models.append(model)
-        same(models[1], models[0], (schedule, wait))
+        as_by_hand(partial(made, Counting), loop, schedule, wait=wait)
 
 
 def a_wait_that_raises(rank: int, world: int) -> None:
