@@ -10,6 +10,7 @@ import copy
 import io
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ import torch.distributed as dist
 from schedule_training import (
     Images,
     Net,
+    Side,
     TwoDtypes,
-    average_by_hand,
+    as_by_hand,
     batch,
     buckets_of,
     check,
@@ -197,43 +199,34 @@ def every_optimizer_ends_in_the_bits_of_a_whole_step(rank: int, world: int) -> N
                     assert torch.equal(value, found["put off"][name]), (schedule, kind, way, name)
 
 
-Loop = Callable[[nn.Module, torch.optim.Optimizer, Handle | None], Any]
-
-
-def beside(rank: int, loop: Loop, kind: Callable[[], nn.Module] = Net, **made: Any) -> None:
-    """`loop` on a model under each schedule, and on one whose gradients are averaged by hand."""
+def beside(loop: Callable[[Side], Tensor | None], kind: Callable[[], nn.Module] = Net, **more: Any) -> None:
+    """The loop under both schedules, with the test's buckets, as by hand."""
     for schedule in PUT_OFF:
-        expected, expected_optimizer = make(kind, **made)
-        said = loop(expected, expected_optimizer, None)
-        model, optimizer = make(kind, **made)
-        with attached(model, optimizer, schedule, 256) as handle:
-            heard = loop(model, optimizer, handle)
-        assert said is None or torch.allclose(said, heard, rtol=1e-3, atol=1e-4), (schedule, said, heard)
-        same(model, expected, schedule)
+        as_by_hand(partial(make, kind, **more), loop, schedule, within=(1e-3, 1e-4), attach=attached, nbytes=256)
 
 
 def settings_are_those_of_the_step(rank: int, world: int) -> None:
     """A scheduler changes the learning rate after the step, before the update that is due."""
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.3)
+    def loop(side: Side) -> None:
+        scheduler = torch.optim.lr_scheduler.StepLR(side.optimizer, 1, 0.3)
         for step in range(4):
-            one(model, optimizer, rank, step, nothing_more if handle else lambda: average_by_hand(model))
+            one(side.model, side.optimizer, rank, step, side.average)
             scheduler.step()
-            optimizer.param_groups[0]["weight_decay"] = 0.1 * step
+            side.optimizer.param_groups[0]["weight_decay"] = 0.1 * step
 
-    beside(rank, loop)
-    beside(rank, loop, Attending, optimizer_kind=torch.optim.AdamW)  # Net has gradients that are rounding alone
+    beside(loop)
+    beside(loop, Attending, optimizer_kind=torch.optim.AdamW)  # Net has gradients that are rounding alone
 
 
 def what_reads_parameters_between_steps_gets_new_ones(rank: int, world: int) -> None:
     """Validation, state dicts, a forward pass too many, and a step that is followed by another."""
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> Tensor:
+    def loop(side: Side) -> Tensor:
         heard = []
-        average = nothing_more if handle else (lambda: average_by_hand(model))
+        model, optimizer = side.model, side.optimizer
         for step in range(5):
-            one(model, optimizer, rank, step, average)
+            one(model, optimizer, rank, step, side.average)
             if step == 0:
                 model.eval()
                 with torch.no_grad():
@@ -252,10 +245,10 @@ def what_reads_parameters_between_steps_gets_new_ones(rank: int, world: int) -> 
             if step == 4:
                 with torch.inference_mode():
                     heard.append(model(batch(70, 0)[0]).sum().clone())
-        one(model, optimizer, rank, 5, average)
+        one(model, optimizer, rank, 5, side.average)
         return torch.stack([value.detach().float() for value in heard])
 
-    beside(rank, loop)
+    beside(loop)
 
 
 def every_other_use_of_a_parameter_sees_the_step(rank: int, world: int) -> None:
@@ -292,42 +285,36 @@ def every_other_use_of_a_parameter_sees_the_step(rank: int, world: int) -> None:
         lambda model: vector(torch.optim.swa_utils.AveragedModel(model)),
     )  # fmt: skip
 
+    def loop(side: Side, use: Callable[[nn.Module], Tensor]) -> Tensor:
+        mean.clear()
+        heard = []
+        for step in range(4):
+            one(side.model, side.optimizer, rank, step, side.average)
+            torch.manual_seed(step)
+            with torch.no_grad():
+                heard.append(use(side.model).flatten().clone())
+        return torch.cat(heard)
+
     for use in uses:
-
-        def loop(
-            model: nn.Module,
-            optimizer: torch.optim.Optimizer,
-            handle: Handle | None,
-            use: Callable[[nn.Module], Tensor] = use,
-        ) -> Tensor:
-            mean.clear()
-            heard = []
-            for step in range(4):
-                one(model, optimizer, rank, step, nothing_more if handle else lambda: average_by_hand(model))
-                torch.manual_seed(step)
-                with torch.no_grad():
-                    heard.append(use(model).flatten().clone())
-            return torch.cat(heard)
-
-        beside(rank, loop)
+        beside(partial(loop, use=use))
 
 
 def gradients_stay_after_a_step(rank: int, world: int) -> None:
     """They are logged, used by a second step, or added to by the next backward pass, as in a plain loop."""
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> Tensor:
+    def loop(side: Side) -> Tensor:
         heard = []
-        average = nothing_more if handle else (lambda: average_by_hand(model))
+        model, optimizer = side.model, side.optimizer
         for step in range(6):
             if step == 3:  # the first two steps only add their gradients
-                one(model, optimizer, rank, step, average)
+                one(model, optimizer, rank, step, side.average)
                 optimizer.step()
                 continue
             torch.manual_seed(step)
-            model.use_sometimes = (step + rank) % 2 == 0  # type: ignore[assignment]
+            model.use_sometimes = (step + rank) % 2 == 0
             tokens, targets = batch(step, rank)
             (0.1 * nn.functional.cross_entropy(model(tokens), targets)).backward()
-            average()
+            side.average()
             optimizer.step()
             if step % 2:
                 gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -335,17 +322,17 @@ def gradients_stay_after_a_step(rank: int, world: int) -> None:
                 heard.append(nn.utils.clip_grad_norm_(model.parameters(), 0.01))
         return torch.stack(heard)
 
-    beside(rank, loop)
+    beside(loop)
 
 
 def a_second_step_on_the_same_gradients(rank: int, world: int) -> None:
     """After something else has completed the first one: a pass or a state dict. Also with zeros in their place."""
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
-        average = nothing_more if handle else (lambda: average_by_hand(model))
+    def loop(side: Side) -> None:
+        model, optimizer = side.model, side.optimizer
         for step, between in enumerate((lambda: model(batch(0, rank)[0]), model.state_dict, model.parameters) * 2):
             optimizer.zero_grad()
-            one(model, optimizer, rank, step, average)
+            one(model, optimizer, rank, step, side.average)
             optimizer.step()
             between()
             optimizer.step()
@@ -353,7 +340,7 @@ def a_second_step_on_the_same_gradients(rank: int, world: int) -> None:
         model.state_dict()
         optimizer.step()
 
-    beside(rank, loop)
+    beside(loop)
 
 
 def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> None:
@@ -365,29 +352,28 @@ def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> N
             early = self.norm.weight.mean() if self.passes > 1 else 1.0
             return super().forward(tokens) * early
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+    def loop(side: Side) -> None:
         for step in range(4):
-            one(model, optimizer, rank, step, nothing_more if handle else lambda: average_by_hand(model))
+            one(side.model, side.optimizer, rank, step, side.average)
 
-    beside(rank, loop, Late)
+    beside(loop, Late)
 
 
 def compiled_after_attach(rank: int, world: int) -> None:
     """torch.compile leaves the waits of layers alone."""
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+    def loop(side: Side) -> None:
         torch._dynamo.reset()
-        call: Any = torch.compile(model, backend="eager") if handle else model
+        call = torch.compile(side.model, backend="eager") if side.handle else side.model
         for step in range(4):
-            optimizer.zero_grad()
+            side.optimizer.zero_grad()
             torch.manual_seed(step)
             tokens, targets = batch(step, rank)
             nn.functional.cross_entropy(call(tokens), targets).backward()
-            if handle is None:
-                average_by_hand(model)
-            optimizer.step()
+            side.average()
+            side.optimizer.step()
 
-    beside(rank, loop)
+    beside(loop)
 
 
 def copies_are_plain(rank: int, world: int) -> None:
@@ -407,20 +393,19 @@ def copies_are_plain(rank: int, world: int) -> None:
 
 
 def two_forwards_before_a_backward(rank: int, world: int) -> None:
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+    def loop(side: Side) -> None:
         for step in range(3):
-            optimizer.zero_grad()
+            side.optimizer.zero_grad()
             torch.manual_seed(step)
             losses = []
             for number in range(2):
                 tokens, targets = batch(10 * step + number, rank)
-                losses.append(nn.functional.cross_entropy(model(tokens), targets))
+                losses.append(nn.functional.cross_entropy(side.model(tokens), targets))
             sum(losses).backward()  # type: ignore[union-attr]
-            if handle is None:
-                average_by_hand(model)
-            optimizer.step()
+            side.average()
+            side.optimizer.step()
 
-    beside(rank, loop)
+    beside(loop)
 
 
 def checkpointed(rank: int, world: int) -> None:
@@ -444,20 +429,19 @@ def checkpointed(rank: int, world: int) -> None:
 def others_collectives_do_not_get_between(rank: int, world: int) -> None:
     """A loop that all-reduces its loss while gradients travel."""
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> Tensor:
+    def loop(side: Side) -> Tensor:
         losses = torch.zeros(8)
         for step in range(8):
-            optimizer.zero_grad()
+            side.optimizer.zero_grad()
             torch.manual_seed(step)
             tokens, targets = batch(step, rank)
-            loss = nn.functional.cross_entropy(model(tokens), targets)
+            loss = nn.functional.cross_entropy(side.model(tokens), targets)
             loss.backward()
-            if handle is None:
-                average_by_hand(model)
+            side.average()
             losses[step] = loss.detach()
             dist.all_reduce(losses[step])
-            optimizer.step()
+            side.optimizer.step()
             dist.all_reduce(losses[step])
         return losses
 
-    beside(rank, loop)
+    beside(loop)
