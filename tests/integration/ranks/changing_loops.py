@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_training import average_by_hand, equal_on_all_ranks, run_scenarios, same
+from schedule_training import Side, as_by_hand, average_by_hand, equal_on_all_ranks, run_scenarios, same
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import xbench
 from xbench.errors import AlikeError, UsageError
-from xbench.schedules.base import Handle
 
 PUT_OFF = ("dear", "priority")
 IN_SHARDS = ("fsdp", "replicate")
@@ -55,19 +54,18 @@ def batch(step: int, rank: int) -> Tensor:
     return torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
-def trained(
-    handle: Handle | None, model: Net, optimizer: torch.optim.Optimizer, rank: int, change: Callable[[Net, int], None]
-) -> None:
-    """Three steps, with a change after each backward pass. Without a handle gradients are averaged by hand."""
-    for step in range(3):
-        optimizer.zero_grad()
-        (handle.model if handle else model)(batch(step, rank)).backward()
-        if handle:
-            handle.synchronize()
-        else:
-            average_by_hand(model)
-        change(model, step)
-        optimizer.step()
+def changed(rank: int, change: Callable[[Net, int], None] = lambda model, step: None) -> Callable[[Side], None]:
+    """A loop of three steps, with a change after each backward pass."""
+
+    def loop(side: Side) -> None:
+        for step in range(3):
+            side.optimizer.zero_grad()
+            side.call(batch(step, rank)).backward()
+            side.average()
+            change(side.model, step)
+            side.optimizer.step()
+
+    return loop
 
 
 def remove_last(model: Net, _: int) -> None:
@@ -94,12 +92,7 @@ def gradients_removed_or_replaced_in_flight(rank: int, world: int) -> None:
             with pytest.raises(UsageError, match="gradients were removed or replaced"):
                 optimizer.step()
             handle.detach()
-            expected, by_hand = made()
-            trained(None, expected, by_hand, rank, change)
-            model, optimizer = made()
-            with xbench.attach(model, optimizer, schedule=schedule) as handle:
-                trained(handle, model, optimizer, rank, change)
-            same(model, expected, (schedule, change))
+            as_by_hand(made, changed(rank, change), schedule, waits=True)
 
 
 class Branched(nn.Module):
@@ -135,99 +128,95 @@ def gradients_that_one_rank_alone_computed(rank: int, world: int) -> None:
         equal_on_all_ranks(model, (wait, compress, by))
 
 
-def layers_that_are_added_later(rank: int, world: int) -> None:
-    """No hook sends the gradients of a new layer, whoever updates it: the step is refused."""
-    for schedule, given in itertools.product(("wfbp", "single", *PUT_OFF, "ddp"), (True, False)):
+def grow(model: Net) -> None:
+    model.last = nn.Linear(4, 2)
+
+
+def swap(model: Net) -> None:
+    """No served parameter gets a gradient then, so that no hook of a schedule runs in backward."""
+    for part, trains in ((model.last, False), (model.stem, True), (model.norm, True)):
+        part.requires_grad_(trains)
+
+
+def layers_that_train_later(rank: int, world: int) -> None:
+    """No hook sends the gradients of a new layer or of one that is unfrozen, whoever updates it."""
+    every = ("wfbp", "single", *PUT_OFF, "ddp")
+    cases = [(schedule, {}, grow, given) for schedule in every for given in (True, False)]
+    cases += [(schedule, {"wait": wait}, swap, True) for schedule in every for wait in ("backward", "step")]
+    for schedule, options, change, given in cases:
         if schedule in PUT_OFF and not given:
             continue
         model, optimizer = made()
-        with xbench.attach(model, optimizer if given else None, schedule=schedule) as handle:
+        if change is swap:
+            model.stem.requires_grad_(False)
+            model.norm.requires_grad_(False)
+        with xbench.attach(model, optimizer if given else None, schedule=schedule, **options) as handle:
             for step in range(3):
                 if step == 2:
-                    model.last = nn.Linear(4, 2)
-                    of_new = torch.optim.SGD(model.last.parameters(), lr=0.1)
+                    change(model)
                 optimizer.zero_grad()
                 with pytest.raises(UsageError, match="has become trainable") if step == 2 else nullcontext():
                     handle.model(batch(step, rank)).backward()
                     optimizer.step()
-                    if step == 2:
-                        of_new.step()
+                    if step == 2 and change is grow:
+                        torch.optim.SGD(model.last.parameters(), lr=0.1).step()
 
 
 def groups_divided_later(rank: int, world: int) -> None:
     """A parameter that gets a learning rate of its own is updated with it; one that is taken out is refused."""
+
+    def loop(side: Side) -> None:
+        for step in range(4):
+            if step == 2:
+                last = side.optimizer.param_groups[0]["params"].pop(0)
+                side.optimizer.add_param_group({"params": [last], "lr": 0.01})
+            side.optimizer.zero_grad()
+            side.call(batch(step, rank)).backward()
+            side.average()
+            side.optimizer.step()
+        if side.handle:
+            side.handle.finish()
+            side.optimizer.param_groups.pop()
+            side.call(batch(4, rank)).backward()
+            with pytest.raises(UsageError, match=r"the optimizer does not have 'stem\.weight'"):
+                side.optimizer.step()
+            side.handle.synchronize()
+
     for schedule in PUT_OFF:
-        models = []
-        for attach in (False, True):
-            model, optimizer = made()
-            handle = xbench.attach(model, optimizer, schedule=schedule) if attach else None
-            for step in range(4):
-                if step == 2:
-                    whole = optimizer.param_groups[0]
-                    last = whole["params"].pop(0)
-                    optimizer.add_param_group({"params": [last], "lr": 0.01})
-                optimizer.zero_grad()
-                (handle.model if handle else model)(batch(step, rank)).backward()
-                if not handle:
-                    average_by_hand(model)
-                optimizer.step()
-            if handle:
-                handle.finish()
-                optimizer.param_groups.pop()
-                handle.model(batch(4, rank)).backward()
-                with pytest.raises(UsageError, match=r"the optimizer does not have 'stem\.weight'"):
-                    optimizer.step()
-                handle.synchronize()
-                handle.detach()
-            models.append(model)
-        same(models[1], models[0], schedule)
-
-
-def layers_whose_freezing_is_swapped(rank: int, world: int) -> None:
-    """No served parameter gets a gradient then, so no hook of a schedule runs in backward: the step is refused."""
-    for schedule, wait in itertools.product(("wfbp", "single", *PUT_OFF, "ddp"), ("backward", "step")):
-        model, optimizer = made()
-        model.stem.requires_grad_(False)
-        model.norm.requires_grad_(False)
-        with xbench.attach(model, optimizer, schedule=schedule, wait=wait) as handle:  # type: ignore[arg-type]
-            for step in range(3):
-                if step == 2:
-                    for part, trains in ((model.last, False), (model.stem, True), (model.norm, True)):
-                        part.requires_grad_(trains)
-                optimizer.zero_grad()
-                with pytest.raises(UsageError, match="has become trainable") if step == 2 else nullcontext():
-                    handle.model(batch(step, rank)).backward()
-                    optimizer.step()
+        as_by_hand(made, loop, schedule)
 
 
 def parameters_exchanged_between_groups(rank: int, world: int) -> None:
     """Groups of the same sizes with other parameters: each is updated with its own settings, or the step is refused."""
-    for schedule in (*PUT_OFF, "zero1"):
-        models = []
-        for attach in (False, True):
-            model, _ = made()
-            stem, last = [model.stem.weight], [model.last.weight]
-            others = [p for p in model.parameters() if p is not stem[0] and p is not last[0]]
-            optimizer = torch.optim.SGD([{"params": stem, "lr": 0.5}, {"params": last, "lr": 0.01}, {"params": others}],
-                                        lr=0.1)  # fmt: skip
-            handle = xbench.attach(model, optimizer, schedule=schedule) if attach else None
-            for step in range(3):
-                if step == 1:
-                    optimizer.param_groups[0]["params"], optimizer.param_groups[1]["params"] = last, stem
-                optimizer.zero_grad()
-                (handle.model if handle else model)(batch(step, rank)).backward()
-                if not handle:
-                    average_by_hand(model)
-                if handle and schedule == "zero1" and step == 1:
-                    with pytest.raises(UsageError, match="to the optimizer's groups, or moved"):
-                        optimizer.step()
-                    break
-                optimizer.step()
-            if handle:
-                handle.detach()
-            models.append(model)
-        if schedule != "zero1":
-            same(models[1], models[0], schedule)
+
+    def two_groups() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model, _ = made()
+        apart = {id(model.stem.weight), id(model.last.weight)}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in apart]
+        groups: list[dict[str, Any]] = [
+            {"params": [model.stem.weight], "lr": 0.5}, {"params": [model.last.weight], "lr": 0.01}, {"params": others},
+        ]  # fmt: skip
+        return model, torch.optim.SGD(groups, lr=0.1)
+
+    def loop(side: Side, refused: bool = False) -> None:
+        for step in range(3):
+            if step == 1:
+                first, second = side.optimizer.param_groups[:2]
+                first["params"], second["params"] = second["params"], first["params"]
+            side.optimizer.zero_grad()
+            side.call(batch(step, rank)).backward()
+            side.average()
+            if refused and step == 1:
+                with pytest.raises(UsageError, match="to the optimizer's groups, or moved"):
+                    side.optimizer.step()
+                return
+            side.optimizer.step()
+
+    for schedule in PUT_OFF:
+        as_by_hand(two_groups, loop, schedule)
+    model, optimizer = two_groups()
+    with xbench.attach(model, optimizer, schedule="zero1") as handle:
+        loop(Side(model, optimizer, handle.model, lambda: None), refused=True)
 
 
 def hooks_of_every_optimizer(rank: int, world: int) -> None:
@@ -248,6 +237,11 @@ def hooks_registered_later(rank: int, world: int) -> None:
         assert parameter.grad is not None
         parameter.grad.clamp_(-1e-3, 1e-3)
 
+    def clamping() -> tuple[Net, torch.optim.Optimizer]:
+        model, optimizer = made()
+        model.last.weight.register_post_accumulate_grad_hook(clamp)
+        return model, optimizer
+
     for schedule in ("wfbp", "single", *PUT_OFF):
         model, optimizer = made()
         handle = xbench.attach(model, optimizer, schedule=schedule, wait="step")
@@ -255,14 +249,7 @@ def hooks_registered_later(rank: int, world: int) -> None:
         with pytest.raises(UsageError, match=r"parameter 'last\.weight' got a hook after the schedule was attached"):
             handle.model(batch(0, rank)).backward()
         hook.remove()
-        expected, by_hand = made()
-        model, optimizer = made()
-        for one in (expected, model):
-            one.last.weight.register_post_accumulate_grad_hook(clamp)
-        trained(None, expected, by_hand, rank, lambda *_: None)
-        with xbench.attach(model, optimizer, schedule=schedule, wait="step") as again:
-            trained(again, model, optimizer, rank, lambda *_: None)
-        same(model, expected, schedule)
+        as_by_hand(clamping, changed(rank), schedule, waits=True, wait="step")
 
 
 def parts_of_a_sharded_model(rank: int, world: int) -> None:
@@ -351,11 +338,12 @@ def optimizers_that_cannot_be_divided(rank: int, world: int) -> None:
 
 def state_in_channels_last(rank: int, world: int) -> None:
     """Every rank gets the owner's moments, whatever their layout in memory."""
+    loop = changed(rank)
     expected, by_hand = made(channels_last=True)
-    trained(None, expected, by_hand, rank, lambda *_: None)
+    loop(Side(expected, by_hand, expected, lambda: average_by_hand(expected)))
     model, optimizer = made(channels_last=True)
     with xbench.attach(model, optimizer, schedule="zero1") as handle:
-        trained(handle, model, optimizer, rank, lambda *_: None)
+        loop(Side(model, optimizer, handle.model, handle.synchronize))
     same(model, expected, "zero1")
     for mine, other in zip(model.parameters(), expected.parameters(), strict=True):
         found, wanted = (it.state[of]["momentum_buffer"] for it, of in ((optimizer, mine), (by_hand, other)))

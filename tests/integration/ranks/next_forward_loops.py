@@ -30,10 +30,10 @@ from schedule_training import (
     same,
     train,
     trained_by_hand,
+    training,
 )
 from torch import Tensor, nn
 
-import xbench
 from xbench.records.parts import Parts
 from xbench.schedules import MODES
 from xbench.schedules.base import AttachConfig, Handle, Schedule
@@ -127,23 +127,16 @@ def groups_whose_backend_is_not_named(rank: int, world: int) -> None:
 
 def without_a_plan(rank: int, world: int) -> None:
     for schedule in PUT_OFF:
-        model, optimizer = make(Net)
-        expected = trained_by_hand(rank, 4)
-        with xbench.attach(model, optimizer, schedule=schedule) as handle:
-            train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more)
-        same(model, expected, schedule)
+        as_by_hand(partial(make, Net), training(rank, 4), schedule)
 
 
 def small_parts_in_a_strange_order(rank: int, world: int) -> None:
     def sometimes(step: int) -> bool:
         return (step + rank) % 2 == 0
 
+    loop = training(rank, 4, sometimes=sometimes)
     for nbytes, credit in itertools.product((64, 272, 2**20), (3, None)):
-        model, optimizer = make(Net)
-        expected = trained_by_hand(rank, 4, sometimes)
-        with attached(model, optimizer, "priority", nbytes, credit) as handle:
-            train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more, sometimes=sometimes)
-        same(model, expected, (nbytes, credit))
+        as_by_hand(partial(make, Net), loop, "priority", attach=attached, nbytes=nbytes, credit=credit)
 
 
 def buckets_are_complete_when_they_go(rank: int, world: int) -> None:

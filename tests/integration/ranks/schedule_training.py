@@ -255,6 +255,13 @@ def equal_on_all_ranks(model: nn.Module, what: object) -> None:
         assert all(torch.equal(copy, copies[0]) for copy in copies), (what, name, "differs between ranks")
 
 
+def training(rank: int, steps: int, **options: Any) -> Callable[[Side], None]:
+    """`train` as a loop of `as_by_hand`."""
+    return lambda side: train(
+        side.model, side.optimizer, side.call, steps=steps, rank=rank, after_backward=side.average, **options
+    )
+
+
 def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
     """Average gradients by hand: the default of `check`."""
     return lambda: average_by_hand(model)

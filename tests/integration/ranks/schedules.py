@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from schedule_training import (
     Mixed,
     Net,
     TwoDtypes,
+    as_by_hand,
     batch,
     buckets_of,
     check,
@@ -28,9 +30,9 @@ from schedule_training import (
     nothing_more,
     one,
     run_scenarios,
-    same,
     train,
     trained_by_hand,
+    training,
 )
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -142,12 +144,8 @@ def compiled(rank: int, world: int) -> None:
 
 def hooks_out_of_order(rank: int, world: int) -> None:
     """Ranks whose plans launch against the ready order still launch in plan order, and do not hang."""
-    model, optimizer = make(Net)
-    forwards = [[name] for name in trainable(model)]
-    expected = trained_by_hand(rank, 2)
-    with xbench.attach(model, optimizer, schedule="optimal", plan=forwards) as handle:
-        train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=nothing_more)
-    same(model, expected, "hooks out of order")
+    forwards = [[name] for name in trainable(make(Net)[0])]
+    as_by_hand(partial(make, Net), training(rank, 2), "optimal", plan=forwards)
 
 
 def learnt_order(rank: int, world: int) -> None:
