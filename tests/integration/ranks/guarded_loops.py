@@ -7,6 +7,8 @@ import itertools
 import re
 import sys
 import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +18,10 @@ from torch import Tensor, nn
 
 import xbench
 from xbench.errors import UsageError
+from xbench.schedules.base import Handle
 
-SCHEDULES = ("wfbp", "single", "dear", "priority", "ddp")
+PUT_OFF = ("dear", "priority")
+SCHEDULES = ("wfbp", "single", *PUT_OFF, "ddp")
 
 
 class Net(nn.Module):
@@ -53,6 +57,29 @@ def loss_of(call: nn.Module, step: int = 0) -> Tensor:
     return loss
 
 
+def steps(handle: Handle, optimizer: torch.optim.Optimizer, count: int = 3) -> None:
+    for step in range(count):
+        optimizer.zero_grad()
+        loss_of(handle.model, step).backward()
+        optimizer.step()
+
+
+def refuses(
+    sentence: str,
+    schedules: Iterable[str],
+    use: Callable[[Net, torch.optim.Optimizer, Handle], object] = lambda *_: None,
+    *,
+    before: Callable[[Net, torch.optim.Optimizer], object] = lambda model, optimizer: None,
+    **given: Any,
+) -> None:
+    """Each schedule refuses a use of the model, or the model as it was `before` attach."""
+    for schedule in schedules:
+        model, optimizer = made()
+        before(model, optimizer)
+        with refused(sentence), xbench.attach(model, optimizer, schedule=schedule, **given) as handle:
+            use(model, optimizer, handle)
+
+
 def ranks_that_start_apart_are_refused(rank: int, world: int) -> None:
     for schedule in SCHEDULES:
         model, optimizer = made(seed=rank)
@@ -75,42 +102,34 @@ def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
             for dtype in (torch.int16, torch.uint16, torch.float8_e4m3fn, torch.complex64, torch.bool):
                 model.register_buffer(str(dtype).removeprefix("torch."), torch.tensor(rank).to(dtype))
         with xbench.attach(model, optimizer, schedule=schedule, wait="step", broadcast=True) as handle:
-            for step in range(3):
-                optimizer.zero_grad()
-                loss_of(handle.model, step).backward()
-                optimizer.step()
+            steps(handle, optimizer)
         equal_on_all_ranks(model, schedule)
         assert model.offset.tolist() == [0.0, 0.0]
         assert not any(buffer.to(torch.complex64).any() for buffer in model.buffers())
 
 
 def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
+    def use(model: Net, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
+        steps(handle, optimizer, 2)
+        model.first.requires_grad_(True)
+        steps(handle, optimizer, 1)
+
     # Also ten times over: what an arrival launches must not depend on which rank is refused a moment earlier.
-    for schedule in (*SCHEDULES, *["dear"] * 10):
-        model, optimizer = made()
-        model.first.requires_grad_(False)
-        with (
-            refused("'first.weight' has become trainable"),
-            xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle,
-        ):
-            for step in range(3):
-                model.first.requires_grad_(step == 2)
-                optimizer.zero_grad()
-                loss_of(handle.model, step).backward()
-                optimizer.step()
+    schedules = (*SCHEDULES, *["dear"] * 10)
+    refuses("'first.weight' has become trainable", schedules, use, wait="step",
+            before=lambda model, _: model.first.requires_grad_(False))  # fmt: skip
 
 
 def sparse_gradients_are_refused(rank: int, world: int) -> None:
-    for schedule in ("wfbp", "single", "dear"):
-        model, optimizer = made()
+    def with_table(model: Net, optimizer: torch.optim.Optimizer) -> None:
         model.table = nn.Parameter(torch.ones(10, 3))
         optimizer.add_param_group({"params": [model.table]})
-        with (
-            refused("parameter 'table' has a sparse gradient"),
-            xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle,
-        ):
-            rows = nn.functional.embedding(torch.tensor([1, 2]), model.table, sparse=True)
-            (loss_of(handle.model) + rows.sum()).backward()
+
+    def use(model: Net, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
+        rows = nn.functional.embedding(torch.tensor([1, 2]), model.table, sparse=True)
+        (loss_of(handle.model) + rows.sum()).backward()
+
+    refuses("parameter 'table' has a sparse gradient", ("wfbp", "single", "dear"), use, before=with_table, wait="step")
 
 
 def a_backward_pass_inside_forward(rank: int, world: int) -> None:
@@ -154,14 +173,11 @@ def a_pass_after_one_that_raised_is_refused(rank: int, world: int) -> None:
 
 
 def two_passes_over_different_layers_are_refused(rank: int, world: int) -> None:
-    for schedule in ("wfbp", "single"):
-        model, optimizer = made()
-        with (
-            refused("gradients are used before they are averaged"),
-            xbench.attach(model, optimizer, schedule=schedule, wait="step"),
-        ):
-            model.first(torch.ones(4, 6)).sum().backward()
-            model.second(torch.ones(4, 8)).sum().backward()
+    def use(model: Net, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
+        model.first(torch.ones(4, 6)).sum().backward()
+        model.second(torch.ones(4, 8)).sum().backward()
+
+    refuses("gradients are used before they are averaged", ("wfbp", "single"), use, wait="step")
 
 
 def gradients_in_flight_are_refused(rank: int, world: int) -> None:
@@ -246,10 +262,7 @@ def buffers_that_are_made_from_the_batch(rank: int, world: int) -> None:
         model = Centred()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         with xbench.attach(model, optimizer, schedule=schedule, buffers="broadcast") as handle:
-            for step in range(3):
-                optimizer.zero_grad()
-                loss_of(handle.model, step).backward()
-                optimizer.step()
+            steps(handle, optimizer)
         trained[schedule] = model
         pairs = zip(model.parameters(), trained["ddp"].parameters(), strict=True)
         assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs), schedule
@@ -267,10 +280,7 @@ def buffers_that_are_made_from_the_batch(rank: int, world: int) -> None:
             warnings.simplefilter("always")
             with torch.no_grad():
                 handle.model(torch.ones(4, 6))
-            for step in range(2):
-                optimizer.zero_grad()
-                loss_of(handle.model, step).backward()
-                optimizer.step()
+            steps(handle, optimizer, 2)
         named = [str(one.message) for one in said if "the forward pass changes buffer" in str(one.message)]
         assert len(named) == len(expected), (schedule, named)
         assert all(f"buffer '{name}', " in text for name, text in zip(expected, named, strict=True)), named
@@ -291,7 +301,7 @@ def models_that_average_already_are_refused(rank: int, world: int) -> None:
 def gradients_of_no_backward_pass_are_refused(rank: int, world: int) -> None:
     """As in pytorch/pytorch#63929. An optimizer need not be handed over for that."""
     for schedule, given in itertools.product(SCHEDULES, (True, False)):
-        if schedule in ("dear", "priority") and not given:
+        if schedule in PUT_OFF and not given:
             continue
         model, optimizer = made()
         with xbench.attach(model, optimizer if given else None, schedule=schedule) as handle:
@@ -302,44 +312,23 @@ def gradients_of_no_backward_pass_are_refused(rank: int, world: int) -> None:
                 optimizer.step()
 
 
-def hooks_that_use_gradients_before_they_are_averaged_are_refused(rank: int, world: int) -> None:
-    """As those that step in the backward pass to save memory, and drop the gradient."""
-
-    def step(parameter: Tensor) -> None:
-        torch.optim.SGD([parameter], lr=0.1).step()
-
-    def step_by_hand(parameter: Tensor) -> None:
-        with torch.no_grad():
-            parameter.sub_(parameter.grad)
-        parameter.grad = None
-
-    for schedule, (hook, said) in itertools.product(
-        SCHEDULES, ((step, "an optimizer steps inside the backward pass"), (step_by_hand, "removes its gradient"))
-    ):
-        model, optimizer = made()
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(hook)
-        with refused(said), xbench.attach(model, optimizer, schedule=schedule) as handle:
-            loss_of(handle.model).backward()
-
-
 def hooks_of_nodes_are_refused(rank: int, world: int) -> None:
-    model, optimizer = made()
-    node = model.first.bias.expand_as(model.first.bias).grad_fn.next_functions[0][0]
-    node.register_hook(lambda *_: None)
-    for schedule in ("wfbp", "single", "dear", "priority"):
-        with refused("AccumulateGrad node of parameter 'first.bias'"):
-            xbench.attach(model, optimizer, schedule=schedule)
+    kept = []
+
+    def hook(model: Net, optimizer: torch.optim.Optimizer) -> None:
+        node = model.first.bias.expand_as(model.first.bias).grad_fn.next_functions[0][0]
+        kept.append((node, node.register_hook(lambda *_: None)))
+
+    refuses("AccumulateGrad node of parameter 'first.bias'", ("wfbp", "single", *PUT_OFF), before=hook)
 
 
 def models_that_are_wrapped_later_are_refused(rank: int, world: int) -> None:
-    for schedule, wait in (("wfbp", "backward"), ("single", "step"), ("dear", "step"), ("priority", "step")):
-        model, optimizer = made()
-        with (
-            refused("the model is wrapped in DistributedDataParallel"),
-            xbench.attach(model, optimizer, schedule=schedule, wait=wait) as handle,  # type: ignore[arg-type]
-        ):
-            loss_of(nn.parallel.DistributedDataParallel(handle.model)).backward()
+    def use(model: Net, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
+        loss_of(nn.parallel.DistributedDataParallel(handle.model)).backward()
+
+    sentence = "the model is wrapped in DistributedDataParallel"
+    refuses(sentence, ("wfbp",), use)
+    refuses(sentence, ("single", *PUT_OFF), use, wait="step")
 
 
 def a_model_inside_the_forward_pass_of_another_one_is_served(rank: int, world: int) -> None:
