@@ -255,11 +255,14 @@ def equal_on_all_ranks(model: nn.Module, what: object) -> None:
         assert all(torch.equal(copy, copies[0]) for copy in copies), (what, name, "differs between ranks")
 
 
-def training(rank: int, steps: int, **options: Any) -> Callable[[Side], None]:
+def training(rank: int, steps: int, *, accumulating: bool = False, **options: Any) -> Callable[[Side], None]:
     """`train` as a loop of `as_by_hand`."""
-    return lambda side: train(
-        side.model, side.optimizer, side.call, steps=steps, rank=rank, after_backward=side.average, **options
-    )
+
+    def loop(side: Side) -> None:
+        train(side.model, side.optimizer, side.call, steps=steps, rank=rank, after_backward=side.average,
+              accumulate=side.no_sync if accumulating else None, **options)  # fmt: skip
+
+    return loop
 
 
 def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
@@ -325,21 +328,24 @@ def as_by_hand(
     within: tuple[float, float] = (1e-5, 1e-6),
     attach: Callable[..., Handle] = xbench.attach,
     **given: Any,
-) -> None:
+) -> Side:
     """The loop trains and returns under the schedule what it does with gradients averaged by hand.
 
-    `waits`: it synchronizes before each step. `within`: relative and absolute tolerance of what it returns.
+    `waits`: it synchronizes before each step. `within`: relative and absolute tolerance of what it returns. Returns the
+    side of the schedule, which is detached.
     """
     expected, by_hand = made()
     said = loop(Side(expected, by_hand, expected, lambda: average_by_hand(expected)))
     model, optimizer = made()
     with attach(model, optimizer, schedule=schedule, **given) as handle:
         average = handle.synchronize if waits else nothing_more
-        heard = loop(Side(model, optimizer, handle.model, average, handle.no_sync, handle))
+        side = Side(model, optimizer, handle.model, average, handle.no_sync, handle)
+        heard = loop(side)
     if said is not None:
         assert heard is not None
         assert torch.allclose(said, heard, *within, equal_nan=True), (schedule, given, said, heard)
     same(model, expected, (schedule, given))
+    return side
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import average_by_hand, make, run_scenarios, same, train
+from schedule_training import Side, as_by_hand, average_by_hand, make, run_scenarios, same, train, training
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -140,33 +140,38 @@ def shards_are_of_the_callers_group(rank: int, world: int) -> None:
 
 def blocks_in_one_unit(rank: int, world: int) -> None:
     """Blocks that a plan names together are one unit, and the others one each. They train the same."""
-    for accumulate in (False, True):
-        model, optimizer = make(Blocks)
+
+    def planned(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: str) -> Handle:
         units = [["blocks.0.0", "blocks.1.0", "last.0"]]
-        handle = PlannedUnits().attach(AttachConfig(model, optimizer, wait="step", units=units))
-        with handle:
-            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=handle.synchronize,
-                  accumulate=handle.no_sync if accumulate else None)  # fmt: skip
-            assert list(handle.units) == ["blocks.0.0, blocks.1.0, last.0", "last.1", ""]
-            states = {id(one._get_fsdp_state()) for one in handle.model.modules() if isinstance(one, FSDPModule)}
+        return PlannedUnits().attach(AttachConfig(model, optimizer, wait="step", units=units))
+
+    def loop(side: Side, accumulating: bool) -> None:
+        training(rank, 3, accumulating=accumulating)(side)
+        if side.handle:
+            assert list(side.handle.units) == ["blocks.0.0, blocks.1.0, last.0", "last.1", ""]
+            states = {id(one._get_fsdp_state()) for one in side.call.modules() if isinstance(one, FSDPModule)}
             assert len(states) == 3
-        expected, theirs = make(Blocks)
-        train(expected, theirs, expected, steps=3, rank=rank, after_backward=partial(average_by_hand, expected),
-              accumulate=torch.enable_grad if accumulate else None)  # fmt: skip
-        same(model, expected, ("units", accumulate))
+
+    for accumulating in (False, True):
+        as_by_hand(
+            partial(make, Blocks), partial(loop, accumulating=accumulating), "auto:shard", waits=True, attach=planned
+        )
     with pytest.raises(UsageError, match="auto:shard wraps units that a comparison plans from its profile"):
         attached("auto:shard", None)
 
 
 def copies_of_shards(rank: int, world: int) -> None:
     """hsdp: two copies of the parameters, each divided among two of four ranks."""
+
+    def loop(side: Side) -> None:
+        training(rank, 3)(side)
+        if side.handle:
+            held.append(sum(shard.to_local().numel() for shard in side.call.parameters()))
+
+    held: list[int] = []
     for text in ("hsdp", "hsdp:group=2"):
-        model, optimizer, handle = attached(text, None)
-        with handle:
-            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=handle.synchronize)
-            elements = sum(p.to_local().numel() for p in handle.model.parameters())  # type: ignore[attr-defined]
-        assert elements < 0.6 * sum(p.numel() for p in model.parameters())
-        same(model, by_hand(rank, 3, None)[0], text)
+        trained = as_by_hand(partial(make, Blocks), loop, text, waits=True, wait="step")
+        assert held[-1] < 0.6 * sum(parameter.numel() for parameter in trained.model.parameters())
     with pytest.raises(SpecError, match="4 ranks are not two or more groups of 3"):
         attached("hsdp:group=3", None)
 
@@ -221,14 +226,7 @@ def one_rank_has_a_parameter_s_state(rank: int, world: int) -> None:
 
 def accumulated_gradients(rank: int, world: int) -> None:
     for schedule in ONE_DIMENSION:
-        model, optimizer, handle = attached(schedule, None)
-        with handle:
-            train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=handle.synchronize,
-                  accumulate=handle.no_sync)  # fmt: skip
-        expected, theirs = make(Blocks)
-        train(expected, theirs, expected, steps=2, rank=rank, after_backward=partial(average_by_hand, expected),
-              accumulate=torch.enable_grad)  # fmt: skip
-        same(model, expected, schedule)
+        as_by_hand(partial(make, Blocks), training(rank, 2, accumulating=True), schedule, waits=True, wait="step")
 
 
 def models_that_are_refused(rank: int, world: int) -> None:

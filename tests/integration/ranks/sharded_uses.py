@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import average_by_hand, run_scenarios, same
+from schedule_training import Side, as_by_hand, average_by_hand, run_scenarios, same
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -89,47 +91,39 @@ CLEARING: dict[str, Callable[[nn.Module, nn.Module, torch.optim.Optimizer, bool]
 
 def gradients_that_are_cleared(rank: int, world: int) -> None:
     """Before, after and between passes, of one pass or of several under `no_sync`, they are gone in every form."""
-    for schedule in IN_SHARDS:
-        for name, clear in CLEARING.items():
-            for none in (True, False):
-                model, optimizer, handle = attached(schedule)
-                plain, by_hand = made()
-                trains: list[tuple[nn.Module, nn.Module, torch.optim.Optimizer]] = [
-                    (model, handle.model, optimizer), (plain, plain, by_hand),
-                ]  # fmt: skip
-                for which, (own, called, its) in enumerate(trains):
 
-                    def average(own: nn.Module = own, which: int = which) -> None:
-                        if which:
-                            average_by_hand(own)
+    def loop(side: Side, name: str, none: bool) -> None:
+        def clear() -> None:
+            CLEARING[name](side.model, side.call, side.optimizer, none)
 
-                    loss_of(called, 0, rank).backward()
-                    average()
-                    its.step()
-                    loss = loss_of(called, 1, rank)
-                    clear(own, called, its, none)  # between forward and backward
-                    loss.backward()
-                    average()
-                    its.step()
-                    clear(own, called, its, none)
-                    with handle.no_sync():
-                        loss_of(called, 2, rank).backward()
-                    clear(own, called, its, none)  # an accumulated gradient
-                    with handle.no_sync():
-                        loss_of(called, 3, rank).backward()
-                    loss_of(called, 4, rank).backward()
-                    average()
-                    its.step()
-                    if not which:
-                        handle.finish()
-                    clear(own, called, its, none)  # of the whole parameters
-                    loss_of(called, 5, rank).backward()
-                    average()
-                    its.step()
-                handle.detach()
-                same(model, plain, (schedule, name, none))
-                assert not {"zero_grad", "load_state_dict"} & set(vars(model))
-                assert not {"zero_grad", "__reduce_ex__"} & set(vars(optimizer))
+        def end() -> None:
+            side.average()
+            side.optimizer.step()
+
+        loss_of(side.call, 0, rank).backward()
+        end()
+        loss = loss_of(side.call, 1, rank)
+        clear()  # between forward and backward
+        loss.backward()
+        end()
+        clear()
+        with side.no_sync():
+            loss_of(side.call, 2, rank).backward()
+        clear()  # an accumulated gradient
+        with side.no_sync():
+            loss_of(side.call, 3, rank).backward()
+        loss_of(side.call, 4, rank).backward()
+        end()
+        if side.handle:
+            side.handle.finish()
+        clear()  # of the whole parameters
+        loss_of(side.call, 5, rank).backward()
+        end()
+
+    for schedule, name, none in itertools.product(IN_SHARDS, CLEARING, (True, False)):
+        trained = as_by_hand(made, partial(loop, name=name, none=none), schedule)
+        assert not {"zero_grad", "load_state_dict"} & set(vars(trained.model))
+        assert not {"zero_grad", "__reduce_ex__"} & set(vars(trained.optimizer))
 
 
 # --- reading and writing ---------------------------------------------------------------------------------------------
@@ -224,19 +218,18 @@ def checkpoints_of_shards(rank: int, world: int) -> None:
 
 def passes_in_inference_mode(rank: int, world: int) -> None:
     """Before the first training pass, and after `finish`: training goes on with ordinary tensors."""
-    for schedule in IN_SHARDS:
-        model, optimizer, handle = attached(schedule)
-        expected, by_hand = made()
+
+    def loop(side: Side) -> None:
         for number in range(2):
-            for one in (handle.model, expected):
-                with torch.inference_mode():
-                    one(torch.ones(1, 6))
-            step(handle.model, optimizer, number, rank)
-            step(expected, by_hand, number, rank, by_hand=True)
             with torch.inference_mode():
-                handle.finish()
-        handle.detach()
-        same(model, expected, schedule)
+                side.call(torch.ones(1, 6))
+            step(side.call, side.optimizer, number, rank, by_hand=side.handle is None)
+            if side.handle:
+                with torch.inference_mode():
+                    side.handle.finish()
+
+    for schedule in IN_SHARDS:
+        as_by_hand(made, loop, schedule)
 
 
 REFUSED_OF_SHARDS: list[Callable[[nn.Module], object]] = [
@@ -263,17 +256,16 @@ def uses_of_the_shards_of_a_whole_model(rank: int, world: int) -> None:
 
 
 def a_model_that_is_compiled_around_the_shards(rank: int, world: int) -> None:
-    for schedule in IN_SHARDS:
-        model, optimizer, handle = attached(schedule)
-        expected, by_hand = made()
-        compiled: Any = torch.compile(handle.model, backend="eager")
+    def loop(side: Side) -> None:
+        call = torch.compile(side.call, backend="eager") if side.handle else side.call
         for number in range(2):
-            step(compiled, optimizer, number, rank)
-            step(expected, by_hand, number, rank, by_hand=True)
-            handle.finish()
-        handle.detach()
+            step(call, side.optimizer, number, rank, by_hand=side.handle is None)
+            if side.handle:
+                side.handle.finish()
+
+    for schedule in IN_SHARDS:
+        as_by_hand(made, loop, schedule)
         torch._dynamo.reset()
-        same(model, expected, schedule)
 
 
 # --- changes of the model --------------------------------------------------------------------------------------------
@@ -363,25 +355,26 @@ class Clipped(torch.optim.SGD):
 
 def optimizers_with_something_of_their_own(rank: int, world: int) -> None:
     """Arguments, attributes, step hooks and closures act under zero1 as without it."""
-    trained = []
-    for attach in (True, False):
+
+    def clipped() -> Part:
         model, _ = made()
         optimizer = Clipped(model.parameters(), lr=0.1, most=1e-3)
-        seen: list[int] = []
-        optimizer.register_step_pre_hook(lambda opt, *_, seen=seen: seen.append(len(opt.param_groups[0]["params"])))
-        optimizer.register_step_post_hook(lambda *_, model=model: model.scale.data.clamp_(max=1.0005))
-        handle = None
-        if attach:
-            with pytest.warns(UserWarning, match="zero1 steps Clipped on each rank for some parameters alone"):
-                handle = xbench.attach(model, optimizer, schedule="zero1")
-        called = handle.model if handle else model
+        optimizer.register_step_pre_hook(lambda own, *_: seen.append(len(own.param_groups[0]["params"])))
+        optimizer.register_step_post_hook(lambda *_: model.scale.data.clamp_(max=1.0005))  # type: ignore[union-attr, operator]
+        return model, optimizer
 
-        def closure(called: nn.Module = called, optimizer: Any = optimizer, plain: bool = not attach) -> Tensor:
+    def attach(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: str) -> Handle:
+        with pytest.warns(UserWarning, match="zero1 steps Clipped on each rank for some parameters alone"):
+            return xbench.attach(model, optimizer, schedule=schedule)
+
+    def loop(side: Side) -> None:
+        optimizer: Any = side.optimizer
+
+        def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = loss_of(called, optimizer.steps, rank)
+            loss = loss_of(side.call, optimizer.steps, rank)
             loss.backward()
-            if plain:
-                average_by_hand(called)
+            side.average()
             return loss
 
         for _ in range(2):
@@ -389,11 +382,11 @@ def optimizers_with_something_of_their_own(rank: int, world: int) -> None:
             optimizer.step()
             optimizer.most = 1e-2
         optimizer.step(closure)
-        if handle:
-            handle.detach()
-        assert (optimizer.steps, set(seen)) == (3, {5})
-        trained.append(model)
-    same(trained[0], trained[1], "zero1")
+        assert optimizer.steps == 3
+
+    seen: list[int] = []
+    as_by_hand(clipped, loop, "zero1", attach=attach)
+    assert set(seen) == {5}
 
 
 def state_that_zero1_has_divided(rank: int, world: int) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import itertools
-import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -289,24 +287,6 @@ def a_rank_outside_of_the_group(rank: int, world: int) -> None:
     else:
         with pytest.raises(UsageError, match="not in process_group"):
             xbench.attach(model, optimizer, schedule="wfbp", process_group=group)
-
-
-def a_model_that_is_saved_whole(rank: int, world: int) -> None:
-    """torch.save of the model works while a schedule is attached, and what is loaded has none."""
-    for schedule in ("wfbp", "dear", "priority", "ddp"):
-        model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, unused_parameters=True) as handle:
-            for step in range(2):
-                optimizer.zero_grad()
-                handle.model(batch(step, rank), 0).backward()
-                optimizer.step()
-                whole = io.BytesIO()
-                torch.save(model, whole)
-            whole.seek(0)
-            loaded = torch.load(whole, weights_only=False)
-            same(loaded, model, schedule)
-            assert pickle.dumps(model)
-        loaded(batch(0, rank), 0).backward()
 
 
 def steps_that_are_compiled(rank: int, world: int) -> None:
