@@ -141,13 +141,6 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
 # --- models that cannot be run: one sentence, exit 2, nothing launched ----------------------------------------------
 
 
-def test_an_image_size_that_a_model_cannot_take_is_refused_before_launch(tmp_path: Path) -> None:
-    done = xbench("compare", "inception_v3", "--image-size", "8", results=tmp_path / "o")
-    assert done.returncode == 2
-    assert "image" in done.stderr
-    assert not (tmp_path / "o").exists()
-
-
 def test_a_factory_that_raises_shows_its_own_message(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text("def make():\n    raise ValueError('the moon is in the wrong phase')\n")

@@ -267,34 +267,14 @@ def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tm
 
 # --- wrong environments ----------------------------------------------------------------------------------------------
 
-WRONG = [
-    ({"RANK": "0", "WORLD_SIZE": "2"}, [], "the ranks of torchrun lack the environment variables LOCAL_RANK,"),
-    (
-        {**srun(0, 2), "OMPI_COMM_WORLD_RANK": "1"},
-        [],
-        "the ranks of mpirun lack the environment variables OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
-    (
-        {**mpiexec(1, 2), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
-        [],
-        "the variables of two engines contradict each other",
-    ),
-    (mpiexec(0, 2), ["--modes", "concurrent"], "mode 'concurrent' needs two sets of ranks"),
-    (
-        {
-            "OMPI_COMM_WORLD_RANK": "0",
-            "OMPI_COMM_WORLD_SIZE": "4",
-            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-        },
-        [],
-        "mpirun does not tell the 4 ranks on several hosts how to reach rank 0, and MASTER_ADDR is not set",
-    ),
-    ({}, ["--fabric", "cluster"], "the cluster fabric needs ranks that an engine started, and there are none"),
-]
 
-
-@pytest.mark.parametrize(("environ", "arguments", "sentence"), WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize(
+    ("environ", "arguments", "sentence"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, [], "the ranks of torchrun lack the environment variables LOCAL_RANK,"),
+        ({}, ["--fabric", "cluster"], "the cluster fabric needs ranks that an engine started, and there are none"),
+    ],
+)
 def test_a_wrong_environment_is_one_sentence(
     environ: dict[str, str], arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
