@@ -31,6 +31,7 @@ from schedule_training import (
     train,
     trained_by_hand,
     training,
+    values_of,
 )
 from torch import Tensor, nn
 
@@ -64,19 +65,6 @@ class Attending(nn.Module):
         x = self.late(self.norm(x)) * self.own
         x = nn.functional.linear(x, self.apart.weight, self.apart.bias)
         return x.squeeze(1) @ self.embed.weight.t()
-
-
-class Twice(nn.Module):
-    """Calls one layer twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(20, 8)
-        self.layer = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 20)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.layer(torch.tanh(self.layer(self.embed(tokens)))))
 
 
 def parts_of(model: nn.Module, buckets: list[list[str]], nbytes: int, credit: int | None = 3) -> Parts:
@@ -182,10 +170,7 @@ def every_optimizer_ends_in_the_bits_of_a_whole_step(rank: int, world: int) -> N
                         if way == "finished":
                             handle.finish()
                             handle.finish()
-                values = {name: value.detach() for name, value in model.named_parameters()}
-                for place, state in optimizer.state_dict()["state"].items():
-                    values |= {f"{place}.{name}": value for name, value in state.items() if torch.is_tensor(value)}
-                found[way] = values
+                found[way] = values_of(model, optimizer)
             for way, values in found.items():
                 assert values.keys() == found["put off"].keys(), (schedule, kind, way)
                 for name, value in values.items():

@@ -265,6 +265,23 @@ def training(rank: int, steps: int, *, accumulating: bool = False, **options: An
     return loop
 
 
+def values_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Parameters, and the tensors of the optimizer's state."""
+    found = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    for place, state in optimizer.state_dict()["state"].items():
+        found |= {f"{place}.{name}": value for name, value in state.items() if torch.is_tensor(value)}
+    return found
+
+
+def assert_local(model: Any, rank: int) -> None:
+    """A backward pass of this Net sends nothing: ranks have gradients of their own."""
+    model.zero_grad()
+    tokens, targets = batch(50, rank)
+    nn.functional.cross_entropy(model(tokens), targets).backward()
+    first, second, *_ = gathered_flat([model.first.weight.grad])
+    assert not torch.equal(first, second)
+
+
 def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
     """Average gradients by hand: the default of `check`."""
     return lambda: average_by_hand(model)

@@ -19,7 +19,7 @@ from schedule_training import (
     Net,
     TwoDtypes,
     as_by_hand,
-    batch,
+    assert_local,
     buckets_of,
     check,
     collectives,
@@ -33,8 +33,9 @@ from schedule_training import (
     train,
     trained_by_hand,
     training,
+    values_of,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.utils import counters
 
 import xbench
@@ -101,11 +102,8 @@ def stepped(
                   sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
     finally:
         CommBucket.has_arrived = arrived  # type: ignore[method-assign]
-    found = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    found |= {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
-    for place, state in optimizer.state_dict()["state"].items():
-        found |= {f"{place}.{name}": value for name, value in state.items() if torch.is_tensor(value)}
-    return found, asked
+    gradients = {f"{name}.grad": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return gradients | values_of(model, optimizer), asked
 
 
 def gradients_after_a_step(rank: int, world: int) -> None:
@@ -182,12 +180,7 @@ def detach_leaves_nothing(rank: int, world: int) -> None:
                 model, optimizer, schedule=schedule, plan=buckets_of(model, schedule), unused_parameters=True
             ) as h:
                 train(model, optimizer, h.model, steps=2, rank=rank, after_backward=nothing_more)
-        optimizer.zero_grad()
-        tokens, targets = batch(50, rank)
-        nn.functional.cross_entropy(model(tokens), targets).backward()
-        gradients = [torch.zeros_like(model.first.weight) for _ in range(world)]
-        dist.all_gather(gradients, model.first.weight.grad)
-        assert not torch.equal(gradients[0], gradients[1]), schedule
+        assert_local(model, rank)
 
 
 def poisoned_buckets(rank: int, world: int) -> None:
