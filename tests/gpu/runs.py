@@ -54,7 +54,6 @@ def figures(record: Comparison) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for name, mode in record.modes.items():
         assert mode.status == "ok", (name, mode.error)
-        assert mode.step_s is not None
         found[name] = {
             "step_s": mode.step_s.model_dump(),
             "predicted_step_s": mode.predicted_step_s,

@@ -37,7 +37,6 @@ def test_a_loader(device: torch.device, keep: Keep) -> None:
     record = compared(device.type, f"{ROOT}/examples/train_loader.py:make", CLUSTER, "compute,ddp,optimal", *EFFORT)
     found = figures(record)
     (job,) = record.jobs
-    assert job.step is not None
     assert job.step.input_s > 0
     keep(
         "steps-loader", line=11, goal="the wait for batches is a part of the step", held=True,

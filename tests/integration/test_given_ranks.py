@@ -237,7 +237,6 @@ def test_a_killed_rank_of_mpiexec_ends_the_others_and_the_record_is_kept(tmp_pat
     assert "disappeared" in said
     record = comparison(tmp_path)
     assert not record.complete
-    assert record.error is not None
     assert record.error.startswith("rank 1 on ")
     assert len(record.samples) >= 2
 

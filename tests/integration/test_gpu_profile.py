@@ -24,7 +24,6 @@ def test_launches_are_measured_and_planned_with(tmp_path: Path) -> None:
     assert all(tensor.ready_loaded_each_s for tensor in tensors)
     assert {tensor.ready_loaded_each_s for tensor in tensors} != {tensor.ready_loaded_s for tensor in tensors}
     found = record.contention
-    assert found is not None
     assert found.points == []
     assert found.host_step_s is not None
     assert found.device_step_s is not None
@@ -38,5 +37,4 @@ def test_launches_are_measured_and_planned_with(tmp_path: Path) -> None:
         assert plan.predicted_step_s == pytest.approx(record.plans[mode].predicted_step_s, rel=1e-6)
     # of a launch-bound step, each collective costs its launch
     bound = planned_contention(found.model_copy(update={"launch_bound": True}), read.cost)
-    assert bound is not None
     assert bound.launch_s == found.launch_s

@@ -95,7 +95,6 @@ def test_a_changed_number_of_buckets_is_found_and_said_to_ci(
     assert (verdict, head) == ("regressed", (base or 0) - 1)
     assert record.complete
     assert record.against == "revision"
-    assert record.base is not None
     assert record.base.revision == git(repository, "rev-parse", "HEAD")
     assert done.stderr.count("::error") == 1
     assert summary.read_text().startswith("before\n")
@@ -133,7 +132,6 @@ def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr[-3000:]
     answer = JobResult.model_validate_json((tmp_path / "answer.json").read_text())
     assert (answer.error, answer.failed, answer.label) == (None, {}, "emulated")
-    assert answer.workload is not None
     assert {mode: seen.collectives for mode, seen in answer.counted.items()} == {
         "ddp": 1, "wfbp": answer.workload.tensors
     }  # fmt: skip

@@ -44,12 +44,10 @@ def test_every_single_job_mode_runs_and_trains_what_ddp_trains(single_jobs: tupl
         if name == "compute":
             assert mode.parity is None
         else:
-            assert mode.parity is not None
             assert mode.parity.ok
             assert mode.parity.shown, mode.parity.message
             assert mode.parity.bitwise_across_ranks
     assert record.reference == "ddp"
-    assert record.modes["ddp"].ratio is not None
     assert record.modes["ddp"].ratio.verdict == "reference"
 
 
@@ -65,11 +63,8 @@ def test_plans_cover_the_model_and_the_bounds_are_ordered(single_jobs: tuple[Com
     names = {tensor.name for layer in record.jobs[0].layers for tensor in layer.tensors}
     for mode in ("single", "wfbp", "mgwfbp", "optimal"):
         plan = record.modes[mode].plan
-        assert plan is not None
         assert {name for bucket in plan.buckets for name in bucket} == names
-    assert record.bounds is not None
     assert record.bounds.compute_s <= record.bounds.backward_overlap_bound_s
-    assert record.cost_model is not None
     assert record.cost_model.points[-1].nbytes >= record.jobs[0].workload.grad_bytes
 
 
@@ -103,15 +98,12 @@ def test_no_bucket_is_recorded_before_its_gradients_are_ready(single_jobs: tuple
     layer_of = {tensor.name: layer.name for layer in record.jobs[0].layers for tensor in layer.tensors}
     for name in ("single", "wfbp", "mgwfbp", "optimal"):
         mode = record.modes[name]
-        assert mode.plan is not None
-        assert mode.timeline is not None
         since = {part.name: part.start_s for part in mode.timeline.compute}
         assert [part.nbytes for part in mode.timeline.communication] == mode.plan.bucket_bytes
         for part, names in zip(mode.timeline.communication, mode.plan.buckets, strict=True):
             # A layer's first gradient can be ready from the moment on when the layer before it is done.
             assert part.start_s >= max(since[f"backward {layer_of[tensor]}"] for tensor in names), name
     waited = record.modes["single"].timeline
-    assert waited is not None
     assert waited.communication[0].start_s >= max(p.start_s for p in waited.compute if p.name.startswith("backward "))
 
 
@@ -135,7 +127,6 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
         workload.forward_loss(handle.model).backward()  # type: ignore[no-untyped-call]
         workload.optimizer.step()
         plan = record.modes["optimal"].plan
-        assert plan is not None
         assert handle.buckets == plan.buckets
 
 
@@ -245,10 +236,8 @@ def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
     kinds = {layer.name: layer.kind for layer in record.jobs[0].layers}
     assert kinds == {"stem": "Conv2d", "block": "Sequential (compiled)", "head": "Linear"}
-    assert record.modes["wfbp"].plan is not None
     names = {name for bucket in record.modes["wfbp"].plan.buckets for name in bucket}
     assert names == {f"{layer}.{kind}" for layer in ("stem", "block.0", "head") for kind in ("weight", "bias")}
-    assert record.cost_model is not None
     assert (record.cost_model.clock_offset_s, record.cost_model.clock_error_s) == ([0.0, 0.0], 0.0)  # one kernel
 
 
@@ -263,7 +252,6 @@ def test_compressed_gradients_have_a_tolerance_of_their_own_and_are_predicted_as
     )  # fmt: skip
     assert record.spec.compress == "bf16"
     for mode in record.modes.values():
-        assert mode.parity is not None
         assert (mode.parity.ok, mode.parity.tolerance) == (True, MEAN_TOLERANCE)
         assert (mode.parity.max_relative_difference or 0) > 0
         assert mode.predicted_step_s is not None
@@ -290,7 +278,6 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
     assert list(record.modes) == [*modes.split(","), "sequential"]  # which the comparison of unequal jobs needs
     for mode in record.modes.values():
         assert mode.status == "ok", mode.error
-        assert mode.parity is not None
         assert mode.parity.ok
     assert {s.job for s in record.samples if s.mode == "ddp-tuned"} == {0, 1}
     pattern = record.modes["crossover"].pattern
@@ -315,7 +302,6 @@ def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
     record = only_record(tmp_path)
     assert isinstance(record, Profile)
     assert record.step is not None
-    assert record.cost_model is not None
     assert record.cost_model.points[0].nbytes == 1024
     assert record.cost_model.points[-1].nbytes >= record.workload.grad_bytes
     ready = [layer.ready_s for layer in record.layers]
@@ -323,7 +309,6 @@ def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
     assert sum(layer.parameters for layer in record.layers) == record.workload.parameters
     planned = {"compute", "ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal", "auto", "dear", "priority"}
     assert set(record.plans) == planned
-    assert record.contention is not None
     assert {point.in_flight for point in record.contention.points} == {1, 2}
     # What auto promises: no schedule on the same engine is predicted faster, but by the price of a bucket.
     for mode in ("wfbp", "mgwfbp", "optimal"):

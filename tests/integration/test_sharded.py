@@ -43,7 +43,6 @@ def test_they_train_exactly_what_ddp_trains(compared: tuple[Comparison, str]) ->
     for name in ("zero1", "fsdp", "replicate", "auto:shard"):
         result = compared[0].modes[name]
         assert result.status == "ok", (name, result.error)
-        assert result.parity is not None
         assert (result.parity.ok, result.parity.shown, result.parity.max_relative_difference) == (True, True, 0.0)
         assert result.blocks == 2
 
@@ -83,7 +82,6 @@ def test_a_rank_s_memory_is_counted_by_parts(compared: tuple[Comparison, str]) -
     expected |= dict.fromkeys(("fsdp", "auto:shard"), (whole / 2, whole / 2, whole / 2))
     for name, parts in expected.items():
         memory = compared[0].modes[name].memory
-        assert memory is not None
         assert (memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes) == parts, name
         assert memory.by == "counted"
         assert memory.peak_bytes == sum(parts) + memory.activation_bytes

@@ -362,7 +362,6 @@ def a_wait_that_raises(rank: int, world: int) -> None:
             return True
 
     def broken(handle: Handle) -> None:
-        assert handle.engine is not None
         handle.engine.watch = lambda nbytes, start, kind="bucket": (start().wait(), Lost())[1]
 
     for wait in ("backward", "step"):
