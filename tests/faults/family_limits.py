@@ -138,7 +138,6 @@ def _in_group(name: str, controller: str, limit: str) -> Case:
 
     def look(folder: Path) -> Observation:
         above = cgroup_folder(controller)
-        assert above is not None
         group = above / folder.name
         group.mkdir()
         try:

@@ -40,7 +40,6 @@ def filling(spec: WorkloadSpec, device: torch.device) -> WorkloadSpec:
     """The workload with its batch doubled until the device is full, at most three times."""
     last_s = step_s(spec, device)
     for _ in range(DOUBLINGS):
-        assert spec.batch_size is not None
         larger = spec.model_copy(update={"batch_size": 2 * spec.batch_size})
         try:
             larger_s = step_s(larger, device)

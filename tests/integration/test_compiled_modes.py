@@ -98,7 +98,6 @@ def test_a_mode_whose_backward_pass_cannot_be_compiled_is_left_out(tmp_path: Pat
     for name in ("ddp+compile", "fsdp+compile"):
         failed = record.modes[name]
         assert failed.status == "failed"
-        assert failed.error is not None
         assert "torch.compile failed: " in failed.error
         assert "no kernel for this" in failed.error
     assert [record.modes[name].status for name in ("ddp", "wfbp")] == ["ok", "ok"]

@@ -34,12 +34,8 @@ def test_modes_train_the_same_samples_and_the_synchronous_ones_the_same_network(
     whole = record.modes["ddp"]
     for mode in ("spb", "spb:variant=temporal,k=2"):
         part = record.modes[mode]
-        assert part.activation_bytes is not None
-        assert whole.activation_bytes is not None
         assert part.activation_peak_bytes == pytest.approx(whole.activation_bytes, rel=0.05)
         assert part.activation_bytes < 0.95 * whole.activation_bytes
-        assert part.backward_flops is not None
-        assert whole.backward_flops is not None
         assert part.backward_flops < 0.95 * whole.backward_flops
         assert part.activation_bytes == pytest.approx(part.formula.activation_bytes, rel=0.05)
         assert part.backward_flops == pytest.approx(part.formula.backward_flops, rel=0.05)

@@ -74,7 +74,6 @@ def test_both_jobs_in_one_process_a_rank_and_each_draws_the_random_numbers_of_it
     assert samples == {(mode, job, round_) for mode in modes for job in (0, 1) for round_ in (0, 1)}
     for name in modes[1:]:
         mode = record.modes[name]
-        assert mode.pattern is not None
         assert set(mode.pattern) == {"A", "B"}
         assert {turn.job for turn in mode.turns} == {0, 1}
         assert all(before.computed_s <= after.start_s for before, after in pairwise(mode.turns))

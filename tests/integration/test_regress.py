@@ -137,5 +137,4 @@ def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None
     }  # fmt: skip
     for seen in answer.counted.values():
         assert seen.wire_bytes == pytest.approx(answer.workload.grad_bytes, rel=0.01)
-        assert seen.peak_bytes is not None
         assert seen.peak_bytes > 3 * answer.workload.grad_bytes  # parameters, gradients, momentum

@@ -136,7 +136,6 @@ def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
     model, optimizer = make(Net)
     expected = trained_by_hand(rank, 4, sometimes)
     buckets = buckets_of(model, "priority")
-    assert buckets is not None
     order = [*range(1, len(buckets)), 0]
     kind: type[Schedule] = MODES.load("priority")  # type: ignore[assignment]
     completed: list[int] = []
