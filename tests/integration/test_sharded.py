@@ -34,8 +34,7 @@ def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
     )
     largest = {name: cost.points[-1].nbytes for name, cost in costs.items()}
     assert largest["all_reduce:group=2"] == largest["all_gather:group=2"] / 2
-    predicted = record.modes["hsdp"].predicted_step_s
-    assert predicted > 0
+    assert record.modes["hsdp"].predicted_step_s > 0
 
 
 def test_they_train_exactly_what_ddp_trains(compared: tuple[Comparison, str]) -> None:
@@ -85,15 +84,9 @@ def test_a_rank_s_memory_is_counted_by_parts(compared: tuple[Comparison, str]) -
         assert memory.peak_bytes == sum(parts) + memory.activation_bytes
 
 
-def test_the_report_shows_the_memory(compared: tuple[Comparison, str]) -> None:
+def test_the_report_shows_memory_and_how_units_were_planned(compared: tuple[Comparison, str]) -> None:
     assert "Memory of the fullest rank" in compared[1]
-
-
-def test_the_record_has_what_units_cost_the_host(compared: tuple[Comparison, str]) -> None:
     assert set(compared[0].unit_costs) == {"fsdp", "replicate"}
-
-
-def test_a_comparison_says_how_units_were_planned(compared: tuple[Comparison, str]) -> None:
     assert any(note.startswith("auto:shard wraps ") for note in compared[0].fabric.notes)
     assert "auto:shard wraps " in compared[1]
     assert compared[0].modes["auto:shard"].predicted_step_s is not None
