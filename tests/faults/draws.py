@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, replace
 
 from .case import FABRICS, Case, after_signal, case
-from .family_links import after_change
 from .family_parent import at_save, before_ranks
+from .family_ranks import after_change
 from .faults import LINK_CHANGES, after, at, to_agent, to_parent, to_rank
 from .harness import Plant
 from .verdict import DONE, FAILED, Expected

@@ -1,4 +1,4 @@
-"""F: odd environments: variables, paths, users, and a machine without this or that."""
+"""F: odd environments: variables, paths, users, and a machine without this or that. H: outputs and terminals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .case import TRUE_OF_ANY, Case, after_signal, case, closed_ancestor, compar
 from .faults import at, to_parent
 from .harness import MODEL, Start, observe
 from .observation import Observation
-from .verdict import DONE, FAILED, USAGE, Expected
+from .verdict import DONE, FAILED, INTERRUPTED, USAGE, Expected
 
 WELL = Expected(codes=(DONE,))
 ANY = Expected(codes=TRUE_OF_ANY)
@@ -81,6 +81,36 @@ MACHINES: dict[str, tuple[str, Expected, str, str]] = {
 }
 """unshare(1) flags, what must hold, the fabric, and what a shell does in the new namespaces first ($0: the folder)."""
 
+TERMINAL = str(Path(__file__).with_name("terminal.py"))
+UNREAD = Expected(codes=(DONE,), silent=True)
+"""Nobody reads a closed output, so that a sentence is not required; the measurement is as good."""
+UNDELIVERED = Expected(codes=(DONE, FAILED), silent=True, complete=True)
+"""A result that was asked for on stdout and could not be written there may be a failure; the record is whole."""
+
+SHELL: dict[str, tuple[Expected, tuple[str, ...], str]] = {
+    "both-closed": (UNREAD, (), 'exec "$@" >&- 2>&-'),
+    "stderr-closed": (UNREAD, (), 'exec "$@" 2>&-'),
+    "stdout-closed": (UNREAD, (), 'exec "$@" >&-'),
+    "stdin-closed": (UNREAD, (), 'exec "$@" <&-'),
+    "all-closed": (UNREAD, (), 'exec "$@" <&- >&- 2>&-'),
+    "stderr-broken": (UNREAD, (), '"$@" 2> >(head -c 5 >/dev/null); exit $?'),
+    "stderr-full": (UNREAD, (), 'exec "$@" 2>/dev/full'),
+    "json-closed": (UNDELIVERED, ("--json", "-"), 'exec "$@" >&-'),
+    "json-full": (UNDELIVERED, ("--json", "-"), 'exec "$@" >/dev/full'),
+    "json-broken": (UNDELIVERED, ("--json", "-"), '"$@" | head -c 10 >/dev/null; exit ${PIPESTATUS[0]}'),
+}
+"""Expectation, more options, and the script by which bash runs the command."""
+
+QUIT = 131
+AT_TERMINAL = {
+    "resize": Expected(codes=(DONE,)),
+    "hangup": Expected(codes=(INTERRUPTED,), silent=True, at_least=1),
+    "ctrl-c": Expected(codes=(INTERRUPTED,), at_least=1),
+    "ctrl-c2": Expected(codes=(INTERRUPTED,), at_least=1),
+    "ctrl-z": Expected(codes=(DONE,)),
+    "ctrl-backslash": Expected(codes=(QUIT,), silent=True, leaves=True, at_least=1),
+}
+
 
 def cases() -> Iterator[Case]:
     for name, (expected, env) in VARIABLES.items():
@@ -95,6 +125,7 @@ def cases() -> Iterator[Case]:
     for name, (flags, expected, kind, script) in MACHINES.items():
         yield _on_machine(f"F-{name}", flags, expected, kind, script)
     yield from _as_nobody()
+    yield from _outputs()
 
 
 def _long_tmpdir(name: str, kind: str, expected: Expected) -> Case:
@@ -159,3 +190,21 @@ def as_nobody(folder: Path) -> list[str]:
     shown = Path(sys.executable).resolve().parents[1]
     script = AS_NOBODY.format(hidden=closed_ancestor(shown) or "", shown=shown, kept=folder / "kept")
     return ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+
+def _outputs() -> Iterator[Case]:
+    """Closed, full and broken outputs, and a terminal that is resized, interrupted or closed."""
+    for name, (expected, more, script) in SHELL.items():
+        argv = ["bash", "-c", script, "bash", *compare("local", *more)]
+        yield case(f"H-{name}", expected, argv=argv)
+    for name, expected in AT_TERMINAL.items():
+        for kind in ("local", "shaped"):
+            yield _at_terminal(f"H-terminal-{name}-{kind}", name, expected, kind)
+
+
+def _at_terminal(name: str, does: str, expected: Expected, kind: str) -> Case:
+    def look(folder: Path) -> Observation:
+        start = Start([sys.executable, TERMINAL, str(folder), *compare(kind)])
+        return observe(start, folder, at("round", lambda live: live.steer(does)))
+
+    return Case(name, replace(expected), look, needs_of(kind))

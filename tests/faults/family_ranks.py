@@ -1,4 +1,4 @@
-"""A: faults inside a rank. P: faults in the probe of the model. B: a process of the run is hurt from outside."""
+"""A: faults inside a rank. P: in the probe of the model. B: a process is hurt from outside. D: a link changes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .case import Case, case
-from .family_links import STOOD_STILL
-from .faults import AMID_STEPS_S, after, at, go, send, to_agent, to_parent, to_rank
+from .faults import AMID_STEPS_S, LINK_CHANGES, after, at, go, send, to_agent, to_parent, to_rank
 from .harness import PATIENCE_S, Live
 from .verdict import DONE, FAILED, USAGE, Expected
 
 NAMED = Expected(says=r"rank \d")
 """The error names a rank."""
+CHANGED = r"links changed|link of host|links? .*(down|gone)|switch"
+STOOD_STILL = r"stood still"
+"""Pattern of what a record says of a step that took far longer than its neighbours."""
+
 
 INSIDE = {
     "raise": Expected(says="planted error"),
@@ -84,6 +87,7 @@ def cases() -> Iterator[Case]:
             env={"XBENCH_FAULT": fault, "XBENCH_FAULT_RANK": "probe"},
         )
     yield from _outside()
+    yield from _links()
 
 
 def _inside() -> Iterator[Case]:
@@ -137,3 +141,25 @@ def _long_pause(live: Live) -> None:
     send(live.pid, "stop")
     time.sleep(PATIENCE_S + 3)
     send(live.pid, "cont")
+
+
+def after_change(name: str) -> Expected:
+    """Expectation after a change that lasts. A link that is up again is as it was asked for; only steps can tell.
+
+    The deletion of a namespace leaves its hosts file, which `xbench clean` takes.
+    """
+    if name == "down-up":
+        return Expected(codes=(DONE, FAILED), tells=f"{CHANGED}|{STOOD_STILL}")
+    # Without an address the ranks fall silent, and the error may name them in place of their link.
+    tells = "." if name == "flush-address" else CHANGED
+    return Expected(codes=(DONE, FAILED), complete=False, tells=tells, leaves=name == "delete-namespace")
+
+
+def _links() -> Iterator[Case]:
+    """The record must say that a link has changed, and is not complete."""
+    for name, plant in LINK_CHANGES.items():
+        for phase in ("profile", "gate", "round"):
+            if name == "down-up" and phase != "round":
+                continue  # a link that is whole again before anything is timed changes no number
+            delay_s = AMID_STEPS_S if phase == "round" else 0.1
+            yield case(f"D-{name}-{phase}", after_change(name), kind="shaped", plant=at(phase, plant, delay_s))

@@ -13,8 +13,6 @@ from . import (
     family_commands,
     family_environment,
     family_limits,
-    family_links,
-    family_output,
     family_parent,
     family_ranks,
     family_several,
@@ -24,8 +22,7 @@ from .harness import case_folder
 from .verdict import wrong
 
 FAMILIES = (
-    family_ranks, family_parent, family_links, family_limits, family_environment, family_several, family_output,
-    family_commands,
+    family_ranks, family_parent, family_limits, family_environment, family_several, family_commands,
 )  # fmt: skip
 TITLES = {
     "A": "faults inside a rank",
