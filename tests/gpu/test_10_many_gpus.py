@@ -41,6 +41,14 @@ def schedules() -> list[str]:
     return [mode.name for mode in ours] + ["spb:variant=temporal"]
 
 
+def gates_of(record: Comparison) -> dict[str, dict[str, object]]:
+    """The parity of each mode that trains, which holds bit for bit on all ranks."""
+    trained = {name: mode for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
+    gates = {name: mode.parity for name, mode in trained.items()}
+    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    return {name: gate.model_dump() for name, gate in gates.items() if gate is not None}
+
+
 @functools.cache
 def measured(compress: str) -> Comparison:
     modes = ",".join(schedules())
@@ -53,8 +61,7 @@ def test_every_schedule(compress: str, keep: Keep) -> None:
     record = measured(compress)
     found = figures(record)
     assert set(found) == set(schedules())
-    gates = {name: mode.parity for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
-    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    gates = gates_of(record)
     steps = {name: mode.step_s.median for name, mode in record.modes.items() if mode.step_s is not None}
     whole = {name: step_s for name, step_s in steps.items() if mode_info(name.partition(":")[0]).equivalent_to_ddp}
     best = min(whole, key=lambda name: whole[name])
@@ -65,7 +72,7 @@ def test_every_schedule(compress: str, keep: Keep) -> None:
         finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: auto takes "
         f"{steps['auto'] / steps['ddp']:.3f} of DDP's step, {best} {steps[best] / steps['ddp']:.3f}; median prediction "
         f"error {middle(off):.1%}, worst {max(off):.1%}",
-        modes=found, gates={name: gate.model_dump() for name, gate in gates.items() if gate is not None},
+        modes=found, gates=gates,
     )  # fmt: skip
 
 
@@ -76,8 +83,7 @@ def test_modes_of_torch(keep: Keep) -> None:
     record = compared(DEVICE, WORKLOAD, FABRIC, ",".join(modes), *EFFORT)
     found = figures(record)
     assert set(found) == set(modes)
-    gates = {name: mode.parity for name, mode in record.modes.items()}
-    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    assert set(gates_of(record)) == set(modes)
     keep(
         "gpus-sharded", line=10, goal="torch's sharded modes train what DDP trains", held=True,
         finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: prediction errors "
@@ -98,14 +104,12 @@ def test_two_ranks_on_one_gpu_train_one_network(modes: list[str], keep: Keep, mo
     monkeypatch.setenv(SHARING_VARIABLE, "1")
     effort = ("--quick", "--rounds", "1")
     record = compared(DEVICE, "transformer-tiny", "local:ranks=2", ",".join(modes), *effort)
-    trained = {name: mode for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
-    gates = {name: mode.parity for name, mode in trained.items()}
-    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    gates = gates_of(record)
     keep(
         f"gpus-shared-{modes[-1].partition(':')[0]}", line=10, goal="two ranks over NCCL train what DDP trains",
         held=True,
         finding=f"{', '.join(gates)}: two ranks over {record.fabric.backend} on one GPU, without times",
-        gates={name: gate.model_dump() for name, gate in gates.items() if gate is not None},
+        gates=gates,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import compare, comparison, xbench
+from typed_commands import compared, comparison, xbench
 
 from xbench.runs.build_records import UNPREDICTED
 from xbench.torch_compile import compiler_obstacle
@@ -53,14 +53,8 @@ def make_failing():
 
 
 def test_a_comparison_compiles_before_it_times(tmp_path: Path) -> None:
-    script, output = tmp_path / "mine.py", tmp_path / "runs"
-    script.write_text(FACTORY)
     modes = ("ddp", "ddp+compile", "fsdp+compile", "compute+compile")
-    record, _ = compare(
-        f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
-        "--rounds", "1", results=output, timeout_s=400,
-    )  # fmt: skip
-    assert record.complete
+    record = compared(tmp_path, FACTORY, ",".join(modes), timeout_s=400)
     assert record.reference == "ddp"
     assert not any("torch.compile" in warning for warning in record.warnings)
     for name in modes[1:3]:
@@ -74,14 +68,9 @@ def test_a_comparison_compiles_before_it_times(tmp_path: Path) -> None:
 
 
 def test_compiled_modes_take_every_kind_of_step(tmp_path: Path) -> None:
-    script, output = tmp_path / "mine.py", tmp_path / "runs"
-    script.write_text(FACTORY)
     modes = ("ddp", "ddp+compile", "fsdp+compile")
-    record, _ = compare(
-        f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
-        "--rounds", "1", "--accumulate", "2", "--clip", "0.05", "--amp", "bf16",
-        "--checkpoint", "blocks", results=output, timeout_s=400,
-    )  # fmt: skip
+    options = ("--accumulate", "2", "--clip", "0.05", "--amp", "bf16", "--checkpoint", "blocks")
+    record = compared(tmp_path, FACTORY, ",".join(modes), *options, timeout_s=400)
     for name in modes:
         assert record.modes[name].status == "ok", (name, record.modes[name].error)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typed_commands import said_by_two_ranks
+from typed_commands import said_by_ranks
 
 from xbench import cli
 from xbench.planning.unit_plan import SEPARATOR
@@ -64,7 +64,7 @@ def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture
     assert isinstance(tuned, Profile)
     bucket_bytes = tuned.plans["ddp-tuned"].bucket_bytes
     assert len(bucket_bytes) > 2
-    outputs = said_by_two_ranks(RANK, str(tmp_path), store=tmp_path / "store")
+    outputs = said_by_ranks(2, RANK, str(tmp_path), store=tmp_path / "store")
     for output in outputs:
         for name in (*asked, "step", "units"):
             assert f"{name}: ok" in output, output[-3000:]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shares import drawn
-from typed_commands import TINY, comparison, left_behind, said_by_two_ranks, xbench
+from typed_commands import TINY, comparison, left_behind, said_by_ranks, xbench
 
 from xbench.rank.program import JobPlan
 from xbench.records import Comparison, Tuned, load, save
@@ -84,7 +84,7 @@ def test_what_is_kept_trains_what_ddp_trains(
     path = save(kept, tmp_path / "kept.json")
     assert load(path) == kept
     assert kept.buckets == plans[0].buckets[mode]
-    outputs = said_by_two_ranks(RANK, str(path), TINY, store=tmp_path / "store")
+    outputs = said_by_ranks(2, RANK, str(path), TINY, store=tmp_path / "store")
     buckets = len(kept.buckets or []) if mode == "optimal" else 0  # DDP's own are not ours to see
     for output in outputs:
         assert f"backward: ok, buckets {buckets}" in output, output[-3000:]

@@ -127,27 +127,20 @@ def compare(*words: str, results: Path, **how: Any) -> tuple[Comparison, subproc
     return comparison(results), done
 
 
-def compared(
-    folder: Path, source: str, modes: str, *options: str, ranks: int = 2, env: dict[str, str] | None = None
-) -> Comparison:
-    """The whole record of a short comparison of `make` in this source."""
+def compared(folder: Path, source: str, modes: str, *options: str, ranks: int = 2, **how: Any) -> Comparison:
+    """The whole record of a short comparison of `make` in this source. `how`: see `ran`."""
     (folder / "train.py").write_text(source)
     done = xbench(
         "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
-        "--modes", modes, *options, results=folder / "runs", env=env,
+        "--modes", modes, *options, results=folder / "runs", **how,
     )  # fmt: skip
     record = comparison(folder / "runs")
     assert record.complete, (record.error, done.stderr[-2000:])
     return record
 
 
-def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
-    """What two ranks print that run a script which meets over a file store."""
-    return said_by_ranks(2, script, *arguments, store=store, timeout_s=timeout_s)
-
-
 def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
-    """The same of so many ranks, which are forked from one process (`ranks/forked.py`)."""
+    """What so many ranks print that run a script which meets over a file store, forked by `ranks/forked.py`."""
     env = os.environ | SHARED_BY_RANKS | {"WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, str(FORKED), str(world), str(store.parent), str(script), *arguments]
     started = subprocess.Popen(words, env=env, start_new_session=True)
