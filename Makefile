@@ -15,9 +15,9 @@ GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHO
 # once. test_launch is not among them: it cleans up after dead runs of the whole machine.
 BESIDE := $(foreach name,schedules compiled_modes failed_runs,tests/integration/test_$(name).py) tests/gpu \
 	$(foreach name,given_ranks ray live_cluster training_steps,tests/integration/test_$(name).py) tests/browser \
-	$(foreach name,library_models killed_runs runs live_job sharded regress host \
+	$(foreach name,killed_runs runs live_job sharded regress host \
 	emulated own_models one_process converge gate wheel auto_on_ddp tune mode_package profilers \
-	changed_model gpu_profile plan_snippets races warm,tests/integration/test_$(name).py)
+	gpu_profile plan_snippets races warm,tests/integration/test_$(name).py)
 
 # Files that `make rest` leaves to somebody else.
 LATER ?=

@@ -60,5 +60,5 @@ def test_auto_runs_ddp_itself_and_is_handed_over_as_ddp(tmp_path: Path) -> None:
     for emit in ("python", "ddp"):
         pasted = xbench("plan", str(path), "--emit", emit, "--mode", "auto")
         assert (pasted.returncode, pasted.stdout) == (0, PLAIN_DDP), pasted.stderr[-2000:]
-    for out in said_by_ranks(2, RANKS / "attach_record.py", str(path), workload, store=tmp_path / "store"):
+    for out in said_by_ranks(2, RANKS / "paste_tuned.py", str(path), workload, "auto", store=tmp_path / "store"):
         assert "DistributedDataParallel: ok" in out

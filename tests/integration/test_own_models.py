@@ -1,4 +1,4 @@
-"""Users' factories on real ranks: what only ranks show, and what the record says of how they were run."""
+"""Users' factories, and models of libraries, on real ranks: what only ranks show, and what the record says of it."""
 
 from __future__ import annotations
 
@@ -210,3 +210,22 @@ def test_a_loader_that_ends_on_one_rank_ends_the_run_and_the_blocks_before_are_k
         record.error or "",
     ), record.error
     assert {(sample.round, sample.mode) for sample in record.samples} == blocks
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "title", "tensors"),
+    [
+        ("timm", "timm/test_resnet:image-size=32", "timm/test_resnet", 47),
+        ("transformers", "hf/electra:batch-size=1,seq-len=8", "hf/electra", 204),
+    ],
+)
+def test_a_model_of_a_library_trains_the_same_under_both(
+    tmp_path: Path, module: str, text: str, title: str, tensors: int
+) -> None:
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    record, _ = compare(text, *SHORT, "--launches", "1", "--modes", "ddp,wfbp", results=tmp_path / "runs")
+    workload = record.jobs[0].workload
+    assert (workload.title, workload.tensors) == (title, tensors)
+    assert module in record.environment.facts
+    for mode in record.modes.values():
+        assert mode.parity.ok

@@ -138,3 +138,74 @@ def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None
     for seen in answer.counted.values():
         assert seen.wire_bytes == pytest.approx(answer.workload.grad_bytes, rel=0.01)
         assert seen.peak_bytes > 3 * answer.workload.grad_bytes  # parameters, gradients, momentum
+
+
+# --- a model that grew: the gate fails before anything is timed ------------------------------------------------------
+
+MODEL = """
+import torch
+from torch import nn
+
+
+def make():
+    blocks = [layer for _ in range({blocks}) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    model = nn.Sequential(*blocks, nn.Linear(64, 10))
+    return model, (torch.randn(8, 64), torch.randint(0, 10, (8,))), nn.CrossEntropyLoss()
+"""
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    """Two commits, of which the second has one more block."""
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "models.py").write_text(MODEL.format(blocks=6))
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    done = ran(command("regress", "init", "models.py:make"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for blocks in (6, 7):
+        (tmp_path / "models.py").write_text(MODEL.format(blocks=blocks))
+        git(tmp_path, "add", "-A")
+        git(tmp_path, "commit", "--quiet", "-m", f"{blocks} blocks")
+    return tmp_path
+
+
+@pytest.mark.smoke
+def test_a_larger_model_fails_untimed_until_the_suite_expects_it(growing: Path, temporary: Path) -> None:
+    words = ["regress", "check", "--base", "HEAD~1", "--junit", "cases.xml", "--markdown", "told.md"]
+    done = ran(command(*words), cwd=growing)
+    assert done.returncode == 3, done.stderr[-3000:]
+    change = "the model changed: 25.6 k -> 29.8 k parameters"
+    assert f"In make {change}; 3 of 3 cases fail." in " ".join((done.stdout + done.stderr).split())
+    record = only_regression(growing)
+    assert {case.verdict for case in record.cases} == {"changed"}
+    assert "not counted, because the model changed" in record.cases[0].reason
+    assert (record.pairs, record.confirmation, record.complete) == ([], [], True)
+    assert "launch" not in done.stderr + done.stdout
+    cases = list(ElementTree.parse(growing / "cases.xml").getroot().iter("testcase"))
+    assert [case.find("failure") is not None for case in cases] == [True] * 3
+    assert (growing / "told.md").read_text().count("| ❌ ") == 3
+    assert bases(temporary) == []
+    assert "?? results/" not in git(growing, "status", "--porcelain")
+
+    exact = "parameters 25610 -> 29770, tensors 14 -> 16, grad bytes 102440 -> 119080"
+    assert f'write expect_change = "{exact}" into check' in record.cases[0].reason
+    with (growing / "xbench.toml").open("a") as suite:  # which ends in its one check
+        suite.write(f'expect_change = "{exact}"\n')
+    done = ran(command(*words, "--strict"), cwd=growing, results=Path("expected"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "No regression in 3 cases: 3 expected." in " ".join((done.stdout + done.stderr).split())
+    assert "launch" not in done.stderr + done.stdout
+
+
+def test_a_larger_model_fails_against_a_stored_baseline(growing: Path) -> None:
+    (growing / "models.py").write_text(MODEL.format(blocks=6))
+    done = ran(command("regress", "baseline", "--layer", "deterministic"), cwd=growing)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert ran(command("regress", "check", "--layer", "deterministic"), cwd=growing).returncode == 0
+    (growing / "models.py").write_text(MODEL.format(blocks=7))
+    done = ran(command("regress", "check"), cwd=growing, results=Path("larger"))
+    assert done.returncode == 3, done.stderr[-3000:]
+    assert "In make the model changed: 25.6 k -> 29.8 k parameters; 3 of 3 cases fail." in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+    assert "launch" not in done.stderr + done.stdout

@@ -1,8 +1,9 @@
 """A rank that puts what `xbench tune` kept under the workload that was tuned, as the pasted line does.
 
-    paste_tuned.py FILE WORKLOAD
+    paste_tuned.py FILE WORKLOAD [auto]
 
-It trains what plain DDP trains, and another model is refused by the names of its parameters.
+It trains what plain DDP trains, and another model is refused by the names of its parameters. With `auto` the file is
+the record of a comparison, which gives the plan of `auto`; the rank says which module it trained.
 """
 
 from __future__ import annotations
@@ -37,9 +38,7 @@ def train(made: Workload, module: nn.Module) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in made.model.parameters()]
 
 
-def main() -> None:
-    rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.environ['STORE']}")
+def paste(rank: int) -> None:
     plain = workload(rank)
     expected = train(plain, DistributedDataParallel(plain.model))
     for wait in ("backward", "step"):
@@ -51,6 +50,22 @@ def main() -> None:
         xbench.attach(nn.Sequential(nn.Linear(2, 2)), plan=sys.argv[1])
     except xbench.XbenchError as error:
         print(f"refused: {error}", flush=True)
+
+
+def paste_auto(rank: int) -> None:
+    plain = workload(rank)
+    expected = train(plain, DistributedDataParallel(plain.model, find_unused_parameters=True))
+    made = workload(rank)
+    told = {"schedule": "auto", "plan": sys.argv[1], "wait": "step", "unused_parameters": True}
+    with xbench.attach(made.model, made.optimizer, **told) as handle:
+        torch.testing.assert_close(train(made, handle.model), expected, rtol=0, atol=0)
+        print(f"{type(handle.model).__name__}: ok", flush=True)
+
+
+def main() -> None:
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.environ['STORE']}")
+    paste_auto(rank) if sys.argv[3:] == ["auto"] else paste(rank)
     dist.destroy_process_group()
 
 
