@@ -27,9 +27,6 @@ from schedule_training import (
     make,
     nothing_more,
     one,
-    same,
-    train,
-    trained_by_hand,
     training,
     values_of,
 )
@@ -133,13 +130,6 @@ def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
     def sometimes(step: int) -> bool:
         return (step + rank) % 2 == 0
 
-    model, optimizer = make(Net)
-    expected = trained_by_hand(rank, 4, sometimes)
-    buckets = buckets_of(model, "priority")
-    order = [*range(1, len(buckets)), 0]
-    kind: type[Schedule] = MODES.load("priority")  # type: ignore[assignment]
-    completed: list[int] = []
-
     def noted(number: int, complete: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
             completed.append(number)
@@ -147,12 +137,18 @@ def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
 
         return call
 
-    parts = Parts(nbytes=2**20, order=order, credit_bytes=None)
-    with kind().attach(AttachConfig(model, optimizer, buckets, None, "step", parts=parts)) as handle:
+    def attach(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: str) -> Handle:
+        kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
+        parts = Parts(nbytes=2**20, order=order, credit_bytes=None)
+        handle = kind().attach(AttachConfig(model, optimizer, buckets, None, "step", parts=parts))
         for number, bucket in enumerate(handle.engine.buckets):
             bucket.complete = noted(number, bucket.complete)
-        train(model, optimizer, handle.model, steps=4, rank=rank, after_backward=nothing_more, sometimes=sometimes)
-    same(model, expected, "complete when they go")
+        return handle
+
+    completed: list[int] = []
+    buckets: Any = buckets_of(make(Net)[0], "priority")
+    order = [*range(1, len(buckets)), 0]
+    as_by_hand(partial(make, Net), training(rank, 4, sometimes=sometimes), "priority", attach=attach)
     assert completed == order * 4, completed
 
 

@@ -225,15 +225,6 @@ def gathered_flat(tensors: Iterable[Tensor]) -> list[Tensor]:
     return everyone
 
 
-def trained_by_hand(rank: int, steps: int, sometimes: Callable[[int], bool] = lambda step: True) -> Net:
-    """A model after so many steps with gradients averaged by hand."""
-    model, optimizer = make(Net)
-    train(model, optimizer, model, steps=steps, rank=rank, after_backward=lambda: average_by_hand(model),
-          sometimes=sometimes)  # fmt: skip
-    assert isinstance(model, Net)
-    return model
-
-
 def same(
     actual: nn.Module, expected: nn.Module, what: object, *, tolerance: float | None = None, rounded: bool = False
 ) -> None:
@@ -271,6 +262,12 @@ def values_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
     for place, state in optimizer.state_dict()["state"].items():
         found |= {f"{place}.{name}": value for name, value in state.items() if torch.is_tensor(value)}
     return found
+
+
+def gradients_of(model: nn.Module) -> Tensor:
+    """All gradients in a row, with NaN where there is none."""
+    absent = ((one, torch.full_like(one, torch.nan)) for one in model.parameters())
+    return torch.cat([(none if one.grad is None else one.grad).detach().flatten() for one, none in absent])
 
 
 def assert_local(model: Any, rank: int) -> None:

@@ -17,6 +17,7 @@ from schedule_training import (
     Images,
     Mixed,
     Net,
+    Side,
     TwoDtypes,
     as_by_hand,
     assert_local,
@@ -26,12 +27,12 @@ from schedule_training import (
     compiled_blocks,
     compiled_by_itself,
     compiled_whole,
+    gradients_of,
     make,
     nothing_more,
     one,
     run_scenarios,
     train,
-    trained_by_hand,
     training,
     values_of,
 )
@@ -40,7 +41,7 @@ from torch._dynamo.utils import counters
 
 import xbench
 from xbench.schedules.bucket import CommBucket
-from xbench.schedules.engine import PER_PARAMETER, Engine
+from xbench.schedules.engine import PER_PARAMETER
 from xbench.schedules.served_parameters import trainable
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
@@ -108,14 +109,13 @@ def stepped(
 
 def gradients_after_a_step(rank: int, world: int) -> None:
     """After optimizer.step() every gradient is there, averaged, as without a schedule."""
-    model, optimizer = make(Net)
-    expected = trained_by_hand(rank, 1)
-    plan = [[name] for name in reversed(trainable(model))]
-    with xbench.attach(model, optimizer, schedule="optimal", plan=plan, wait="step") as handle:
-        train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=nothing_more)
-        for (name, a), (_, b) in zip(model.named_parameters(), expected.named_parameters(), strict=True):
-            assert (a.grad is None) == (b.grad is None), name
-            assert a.grad is None or torch.allclose(a.grad, b.grad, rtol=1e-6, atol=1e-7), name
+
+    def loop(side: Side) -> Tensor:
+        training(rank, 1)(side)
+        return gradients_of(side.model)
+
+    plan = [[name] for name in reversed(trainable(make(Net)[0]))]
+    as_by_hand(partial(make, Net), loop, "optimal", within=(1e-6, 1e-7), plan=plan, wait="step")
 
 
 def used_on_some_ranks(rank: int, world: int) -> None:
@@ -185,20 +185,16 @@ def detach_leaves_nothing(rank: int, world: int) -> None:
 
 def poisoned_buckets(rank: int, world: int) -> None:
     """Bucket memory is poisoned while no collective is under way; nothing of it may reach a parameter."""
-    model, optimizer = make(Net)
-    expected = trained_by_hand(rank, 3, lambda step: (step + rank) % 2 == 0)
-    with xbench.attach(model, optimizer, schedule="optimal", plan=buckets_of(model, "optimal")) as handle:
-        engine = handle.engine
-        assert isinstance(engine, Engine)
+
+    def loop(side: Side) -> None:
         for step in range(3):
-            for parameter in model.parameters():
+            for parameter in side.model.parameters():
                 parameter.grad = None
-            for bucket in engine.buckets:
+            for bucket in side.handle.engine.buckets if side.handle else ():
                 bucket.flat.fill_(float("nan"))
-            one(model, optimizer, rank, step)
-    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
-        assert torch.isfinite(a).all()
-        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
+            one(side.model, side.optimizer, rank, step, side.average)
+
+    as_by_hand(partial(make, Net), loop, "optimal", plan=buckets_of(make(Net)[0], "optimal"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import Side, as_by_hand, average_by_hand, equal_on_all_ranks, run_scenarios, same
+from schedule_training import Side, as_by_hand, average_by_hand, equal_on_all_ranks, gradients_of, run_scenarios, same
 from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
 
@@ -88,10 +88,9 @@ def two_backward_passes_in_a_step(rank: int, world: int) -> None:
             for number, head in enumerate(heads_of(step, rank)[step]):
                 side.call(batch(step + 5 * number, rank), head).backward()
             side.average()
-            for one in side.model.parameters():
-                gradients.append(torch.full_like(one, torch.nan) if one.grad is None else one.grad.clone())
+            gradients.append(gradients_of(side.model))
             side.optimizer.step()
-        return torch.cat([gradient.flatten() for gradient in gradients])
+        return torch.cat(gradients)
 
     for schedule in ("wfbp", "single"):
         as_by_hand(made, loop, schedule, plan=plan_of(made()[0]))
