@@ -219,8 +219,6 @@ def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, 
         kind = getattr(parameter, "type", None)
         if isinstance(kind, click.Choice):
             typed = error.message.partition("'")[2].partition("'")[0]
-            if instead := former("value", f"{name}={typed}"):
-                return f"{name} {typed} is gone: {instead}", None
             close = nearest(typed, [str(one) for one in kind.choices])
             hint = f"did you mean {close!r}?" if close else hint
         return f"{name}: {told}", hint

@@ -7,13 +7,12 @@ says in a few words why there is none. The rows stand under the kind of word:
   commands.
 - "option": "--name" of any command, or "COMMAND --name" where other commands still have the option. The same name
   without dashes, as "heap", is refused in a check of a TOML file.
-- "key": a key of a mode, fabric, workload, trace or policy: "NAME:key", or "key" whatever the name.
-- "value": a value of an option or key: "--option=value", "NAME:key=value" or "key=value".
+- "key": a key of a mode, fabric, workload, trace or policy: "NAME:key".
 - "record": the kind of a record.
 - Any kind that `errors.unknown` is called with, such as "mode", "topology", "trace" or "policy": a name of that kind.
 
-`former` reads the table. It is asked before the nearest known word is suggested: by `xbench.cli` for commands, options
-and choices, by `errors.unknown`, by `spec.known_options` for keys, and by `toml_config.known_keys`. To remove a word,
+`former` reads the table. It is asked before the nearest known word is suggested: by `xbench.cli` for commands and
+options, by `errors.unknown`, by `spec.known_options` for keys, and by `toml_config.known_keys`. To remove a word,
 delete it where it is parsed and add a row here and in tests/unit/test_former_words.py. Nothing else is needed.
 """
 
@@ -81,7 +80,6 @@ FORMER: dict[str, dict[str, str]] = {
         "las:promote": "a job that waited eight times as long as it ran is promoted",
         "optimus:plain": "a plan counts the restarts that it would cost",
     },
-    "value": {},
 }
 
 

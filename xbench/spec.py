@@ -233,20 +233,17 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def refuse_former(text: str, key: str, value: str, *, taken: bool = False) -> None:
-    """Raise SpecError for a former key of `text`'s name, or a former value of one that is still `taken`."""
-    name = text.partition(":")[0]
-    if not taken and (instead := former("key", f"{name}:{key}", key)):
+def refuse_former(text: str, key: str) -> None:
+    """Raise SpecError for a former key of `text`'s name."""
+    if instead := former("key", f"{text.partition(':')[0]}:{key}"):
         raise SpecError(f"{text!r}: {key}= is gone: {instead}")
-    if instead := former("value", f"{name}:{key}={value}", f"{key}={value}"):
-        raise SpecError(f"{text!r}: {key}={value} is gone: {instead}")
 
 
 def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) -> None:
     """Raise SpecError for an option that `text`'s name does not take, with the nearest one that it takes."""
     for key in options:
-        refuse_former(text, key, options[key], taken=key in allowed)
         if key not in allowed:
+            refuse_former(text, key)
             close = nearest(key, allowed)
             takes = ", ".join(allowed) if allowed else "no options"
             raise SpecError(

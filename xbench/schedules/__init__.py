@@ -26,8 +26,8 @@ def parse_mode(text: str) -> ModeSpec:
     info, given = MODES.entry(name), f"{name.partition(':')[0]}:{rest}"
     if not info.paired:
         if colon and "=" in rest and info.options is None:
-            for key, value in parse_options(given)[1].items():
-                refuse_former(text, key, value)
+            for key in parse_options(given)[1]:
+                refuse_former(text, key)
             raise SpecError(f"mode {name!r} takes no options, and {text!r} gives some", hint=f"write {name}")
         if colon and "=" not in rest:
             raise SpecError(f"mode {name!r} takes no carrier, and {text!r} gives one", hint=f"write {name}")
