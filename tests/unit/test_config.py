@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from xbench.commands.plan import PlanConfig
 from xbench.config import (
     ConvergeConfig,
     EffortOptions,
-    ProfileConfig,
     ProfileEffort,
     RunConfig,
     TuneConfig,
@@ -18,11 +15,9 @@ from xbench.config import (
 )
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
-from xbench.option_fields import option_of, options_of, read_config
+from xbench.option_fields import read_config
 from xbench.schedules import parse_modes
 from xbench.spec import Effort
-
-KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, PlanConfig)
 
 
 def test_efforts() -> None:
@@ -32,15 +27,6 @@ def test_efforts() -> None:
     own = EffortOptions(launches=3, quick=True).read()
     assert (own.launches, own.rounds, own.steps) == (3, 6, 4)
     assert [ProfileEffort(quick=quick).read().profile_steps for quick in (False, True)] == [16, 8]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_option_has_a_flag_and_help(kind: type) -> None:
-    for field in dataclasses.fields(kind):
-        for owner, name in options_of(kind, field.name) if field.metadata else []:
-            option = option_of(owner, name)
-            assert option.flags[0].startswith("--")
-            assert option.click["help"]
 
 
 def test_what_is_typed_is_read_and_what_is_no_field_stays() -> None:

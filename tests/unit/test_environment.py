@@ -514,22 +514,6 @@ def test_a_saved_result_is_held_against_this_machine(capsys: pytest.CaptureFixtu
     assert "do not compare with those taken here" in " ".join(said.err.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--like", "/none"], "there is no result file '/none'"),
-        (["--like", str(ROOT / "tests/golden/scaling-v1.json")], "does not say where it was made"),
-        (["--json", "/none/x.json"], "--json: the folder of '/none/x.json' does not exist"),
-    ],
-)
-def test_what_cannot_work_is_said_first(
-    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(environment, "take_inventory", lambda: pytest.fail("took the inventory first"))
-    assert cli.main(["env", *words]) == 2
-    assert sentence in capsys.readouterr().err
-
-
 def test_the_command_itself_and_the_facts_import_no_torch() -> None:
     code = "import sys, xbench.commands.env, xbench.environment as e; e.capture(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -45,11 +45,6 @@ UNKNOWN = (
 )
 
 
-SHARING = "with NCCL_MULTI_RANK_GPU_ENABLE=1"
-OLDER_HINT = f"NCCL 2.30.3 and newer allow that, experimentally, {SHARING}; or try --device cpu"
-NEWER_HINT = f"it allows that, experimentally, {SHARING} in the environment; or try --device cpu"
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "sentence"),
     [
@@ -152,29 +147,32 @@ def check_ranks(ranks: int, gpus: int, index: int | None = None, nccl: str | Non
     gpu_errors.check_ranks("local:ranks=2", ranks, gpus, index, nccl, environ)
 
 
-def test_two_ranks_on_one_gpu_are_refused_by_the_nccl_that_refuses_them() -> None:
-    check_ranks(2, 2)
-    check_ranks(1, 1)
-    with pytest.raises(SpecError) as caught:
-        check_ranks(2, 1)
-    assert str(caught.value) == "local:ranks=2 puts 2 ranks on 1 GPU, and NCCL 2.27.3 refuses two ranks on one GPU"
-    assert caught.value.hint == OLDER_HINT
-    with pytest.raises(SpecError, match="puts 4 ranks on 2 GPUs, and NCCL refuses"):
-        check_ranks(4, 2, nccl=None)
-
-
-@pytest.mark.parametrize("nccl", ["2.30.3", "2.30.7", "2.31", "3.0.0"])
-def test_newer_nccl_allows_it_where_it_is_told_to(nccl: str) -> None:
-    check_ranks(2, 1, nccl=nccl, NCCL_MULTI_RANK_GPU_ENABLE="1")
-    with pytest.raises(SpecError) as caught:
-        check_ranks(2, 1, nccl=nccl)
-    assert caught.value.hint == NEWER_HINT
-
-
-@pytest.mark.parametrize("nccl", [None, "2.30.2", "2.21.5", "2.30"])
-def test_older_nccl_does_not_whatever_it_is_told(nccl: str | None) -> None:
-    with pytest.raises(SpecError, match="refuses two ranks on one GPU"):
-        check_ranks(2, 1, nccl=nccl, NCCL_MULTI_RANK_GPU_ENABLE="1")
+@pytest.mark.parametrize(
+    ("nccl", "told", "allowed", "hint"),
+    [
+        ("2.30.3", True, True, ""),
+        ("3.0.0", True, True, ""),
+        ("2.30.7", False, False, "it allows that, experimentally, with"),
+        ("2.31", False, False, "it allows that, experimentally, with"),
+        ("2.30.2", True, False, "NCCL 2.30.3 and newer allow that"),
+        ("2.30", True, False, "NCCL 2.30.3 and newer allow that"),
+        ("2.21.5", False, False, "NCCL 2.30.3 and newer allow that"),
+        (None, True, False, "NCCL 2.30.3 and newer allow that"),
+    ],
+)
+def test_two_ranks_on_one_gpu_need_a_newer_nccl_that_is_told_to(
+    nccl: str | None, told: bool, allowed: bool, hint: str
+) -> None:
+    check_ranks(2, 2, nccl=nccl)
+    environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if told else {}
+    if allowed:
+        check_ranks(2, 1, nccl=nccl, **environ)
+        return
+    named = f"NCCL {nccl}" if nccl else "NCCL"
+    with pytest.raises(SpecError, match=f"puts 2 ranks on 1 GPU, and {named} refuses two ranks on one GPU") as caught:
+        check_ranks(2, 1, nccl=nccl, **environ)
+    assert str(caught.value.hint).startswith(hint)
+    assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

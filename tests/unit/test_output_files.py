@@ -155,21 +155,24 @@ def test_a_file_that_cannot_be_renamed_over_is_written_itself(tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == [path]
 
 
-UNWRITABLE: dict[str, Callable[[Path], str]] = {
-    "no folder": lambda folder: str(folder / "none" / "x"),
-    "a file for a folder": lambda folder: str(Path(__file__) / "x"),
-    "a folder": str,
-    "/proc": lambda folder: "/proc/x.html",
-    "long": lambda folder: str(folder / ("x" * 300)),
-    "nul": lambda folder: f"{folder}/a\0b",
+UNWRITABLE: dict[str, tuple[Callable[[Path], str], bool]] = {
+    "no folder": (lambda folder: str(folder / "a folder" / "x"), True),
+    "a file for a folder": (lambda folder: str(Path(__file__) / "x"), False),
+    "a folder": (str, False),
+    "/proc": (lambda folder: "/proc/x.html", False),
+    "long": (lambda folder: str(folder / ("x" * 300)), False),
+    "nul": (lambda folder: f"{folder}/a\0b", False),
 }
+"""Targets below a folder, and whether the hint is to make a folder."""
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)
 def test_a_target_that_cannot_be_written_is_refused_before_the_work(name: str, tmp_path: Path) -> None:
+    target, is_to_be_made = UNWRITABLE[name]
     with pytest.raises(SpecError, match="--html: ") as caught:
-        check_file(UNWRITABLE[name](tmp_path), "--html")
+        check_file(target(tmp_path), "--html")
     assert len(str(caught.value).splitlines()) == 1
+    assert (caught.value.hint or "").startswith("mkdir") is is_to_be_made
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,15 +180,6 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(name: str, t
 def test_a_folder_that_cannot_be_made_is_refused(folder: str) -> None:
     with pytest.raises(SpecError, match="--output: "):
         check_folder(Path(folder), "--output")
-
-
-def test_a_folder_is_to_be_made_only_where_one_is_missing(tmp_path: Path) -> None:
-    hints = {}
-    for name, place in {"none": tmp_path / "a folder" / "x", "file": Path(__file__) / "x", "proc": "/proc/x"}.items():
-        with pytest.raises(SpecError) as caught:
-            check_file(str(place), "--html")
-        hints[name] = (caught.value.hint or "").startswith("mkdir")
-    assert hints == {"none": True, "file": False, "proc": False}
 
 
 def test_a_folder_that_can_be_made_is_left_unmade(tmp_path: Path) -> None:

@@ -21,19 +21,6 @@ def test_a_file_has_the_mode_that_the_user_s_mask_gives(tmp_path: Path, mask: in
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_whole("old", tmp_path / "record.json")
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_whole("new", path)
-    assert [one.name for one in tmp_path.iterdir()] == ["record.json"]
-    assert path.read_text() == "old"
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": 3}', "[" * 100_000, '{"kind": "meas'])
 def test_a_frame_that_says_nothing_names_no_kind(tmp_path: Path, text: str) -> None:
     assert frame_kind(tmp_path) is None

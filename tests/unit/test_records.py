@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import xbench
 from xbench.errors import RecordError
-from xbench.records import AnyRecord, dump, load, loads, save
+from xbench.records import AnyRecord, dump, load, loads
 from xbench.report.formats.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -197,12 +197,6 @@ def test_integers_beyond_all_measure_are_refused(number: int, path: tuple[Any, .
 def test_paths_that_cannot_be_read(name: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=reason):
         load(tmp_path / name)
-
-
-def test_a_record_is_read_from_the_folder_of_its_run(tmp_path: Path) -> None:
-    record = loads(TEXTS["profile"])
-    save(record, tmp_path / "run" / "record.json")
-    assert load(tmp_path / "run") == record
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-v1.json")), ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ from outcome import Run
 
 from xbench import __version__, cli
 from xbench.commands import report
-from xbench.commands.options import check_json, show_result, takes, write_json
+from xbench.commands.options import show_result, takes
 from xbench.config import RunConfig
 from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
@@ -37,14 +37,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         monkeypatch.setattr(report.report, "callback", fail)
 
     return set_up
-
-
-def test_help_lists_every_command(xbench: Run) -> None:
-    code, out, err = xbench("--help")
-    assert (code, err) == (0, "")
-    for name, (_, summary) in cli.COMMANDS.items():
-        assert f"\n  {name}" in out
-        assert " ".join(summary.split()[:4]) in out
 
 
 def test_no_command_shows_the_help_and_is_a_usage_error(xbench: Run) -> None:
@@ -141,16 +133,6 @@ def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> Non
     assert done.stderr.endswith(told)
 
 
-@pytest.mark.parametrize("variable", ["NO_COLOR", None])
-def test_no_escape_codes_off_a_terminal(variable: str | None) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", **({variable: "1"} if variable else {})}
-    command = [sys.executable, "-m", "xbench", "report", str(RECORD)]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
-    assert b"\x1b[" not in done.stdout
-    assert done.stderr == b""
-    assert b"optimal is faster" in done.stdout
-
-
 def test_report_prints_the_table_again(xbench: Run) -> None:
     code, out, err = xbench("report", str(RECORD))
     assert (code, err) == (0, "")
@@ -224,17 +206,6 @@ def test_options_stand_in_the_config(xbench: Run, options: list[RunConfig]) -> N
 def test_a_device_may_be_one_gpu(xbench: Run, options: list[RunConfig], device: str) -> None:
     assert xbench("report", "--device", device)[0] == 0
     assert [config.device for config in options] == [device]
-
-
-def test_json_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = load(RECORD)
-    check_json(None)
-    check_json("-")
-    check_json(str(tmp_path / "x.json"))
-    write_json(record, None)
-    assert capsys.readouterr().out == ""
-    write_json(record, "-")
-    assert loads(capsys.readouterr().out) == record
 
 
 @pytest.mark.parametrize(("torchruns_own", "says"), [({}, True), ({"TORCHELASTIC_RUN_ID": "1"}, False)])

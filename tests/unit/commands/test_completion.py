@@ -6,25 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-from click.shell_completion import ShellComplete
-
-from xbench import cli
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["re"], ["regress", "report"]),
-        (["regress", "ch"], ["check"]),
-        (["compare", "--dev"], ["--device"]),
-        (["compare", "--dtype", "b"], ["bf16"]),
-    ],
-)
-def test_a_word_is_completed(words: list[str], found: list[str]) -> None:
-    items = ShellComplete(cli.cli, {}, "xbench", "_XBENCH_COMPLETE").get_completions(words[:-1], words[-1])
-    assert [item.value for item in items] == found
-
 
 def test_tab_imports_no_torch() -> None:
     code = "import sys; from xbench.cli import main\ntry: main([])\nfinally: assert 'torch' not in sys.modules"

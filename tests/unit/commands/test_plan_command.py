@@ -112,12 +112,6 @@ def test_a_snippet_has_stdout_alone_and_names_the_file(run: Run, tmp_path: Path)
     assert "mgwfbp is predicted to take" in err
 
 
-def test_a_python_snippet_is_of_the_fastest_mode(run: Run) -> None:
-    code, out, _ = run(str(GOLDEN), "--emit", "python", "--modes", "compute,single,optimal")
-    assert code == 0
-    assert 'schedule="optimal", plan=buckets, wait="step"' in out
-
-
 def test_ddps_buckets_are_verified_with_torchs_own_assignment(run: Run) -> None:
     torch = pytest.importorskip("torch")
     from xbench.schedules.ddp import supported
@@ -212,13 +206,13 @@ WITHOUT_TORCH = (
 )
 
 
-@pytest.mark.parametrize("emit", ["table", "json", "ddp", "python"])
-def test_torch_is_not_needed(emit: str) -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH, "plan", str(GOLDEN), "--emit", emit]
+@pytest.mark.parametrize("words", ["--emit table", "--emit json", "--emit ddp", "--emit python", "--workers 2..2"])
+def test_torch_is_not_needed(words: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, "plan", str(GOLDEN), *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-    if emit == "ddp":
+    if words == "--emit ddp":
         assert "Not verified that DDP forms these buckets: torch cannot be imported here" in done.stderr
 
 
@@ -254,8 +248,6 @@ POINT = {"nbytes": 4096, "in_flight": 1, "alone_s": 0.002, "loaded_s": 0.003, "c
         ({"cost_model": None}, "has no cost model"),
         ({"layers": []}, "has no layers with gradients"),
         ({"step": None}, "says nothing of how long a step takes"),
-        ({"schema_version": 99}, "schema version 99"),
-        ({"kind": "novel"}, "is not a valid xbench result"),
         ({"cost_model": COST | {"world_size": 4}}, "they are not of one measurement"),
         ({"cost_model": COST | {"backend": "nccl"}}, "is of 2 workers over nccl and its fabric has 2 over"),
         ({"cost_model": COST | {"collective": "broadcast"}}, "is of broadcast, and all_reduce is needed"),
@@ -274,13 +266,6 @@ def test_times_that_are_not_finite(refused: Refused, tmp_path: Path) -> None:
     for number in ("NaN", "Infinity", "1e999"):
         (tmp_path / "record.json").write_text(GOLDEN.read_text().replace('"ready_s": 0.018', f'"ready_s": {number}', 1))
         assert "Input should be a finite number" in refused("plan", str(tmp_path))
-
-
-def test_a_missing_or_truncated_file(refused: Refused, tmp_path: Path) -> None:
-    assert "there is no result file" in refused("plan", str(tmp_path / "none.json"))
-    assert "scaling-v1.json' " in refused("plan", GOLDEN.with_name("scaling-v1.json"), "--workers", "2..2048")
-    (tmp_path / "half.json").write_text(GOLDEN.read_text()[:500])
-    assert "is not whole JSON" in refused("plan", str(tmp_path / "half.json"))
 
 
 @pytest.mark.parametrize("words", [("--modes", "ddp,dear"), ("--emit", "python", "--mode", "dear")])

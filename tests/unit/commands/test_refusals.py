@@ -38,6 +38,7 @@ TYPED: dict[str, list[tuple[str, str]]] = {
         ("profile --nproc=4", "write --fabric local:ranks=4"),
         ("tune --nproc-per-node", "write --fabric local:ranks=N"),
         ("plan", "missing argument 'PROFILE'\n  hint: xbench plan --help"),
+        (f"plan {SCALING} --workers 2..2048", "scaling-v1.json' "),
         ("clean x", "extra argument (x)\n  hint: xbench clean --help"),
     ],
     "compare": [
@@ -69,13 +70,19 @@ TYPED: dict[str, list[tuple[str, str]]] = {
         ("--fabric local:ranks=1 --modes optimal", "no link"),
         ("--fabric local:ranks=1 --reference optimal --modes ddp,optimal", "no link"),
     ],
+    "env": [
+        ("--like /none", "there is no result file '/none'"),
+        (f"--like {SCALING}", "does not say where it was made"),
+        ("--json /none/x.json", "--json: the folder of '/none/x.json' does not exist"),
+    ],
     "report": [
         ("--ranks 2", "no option '--ranks'\n  hint: xbench report --help"),
         ("/none", "no result file '/none'\n  hint: give a record.json"),
         (f"{RECORD} --json /none/x.json", "'/none/x.json' does not exist\n  hint: mkdir -p /none"),
         (f"{RECORD} --json /", "'/' is a folder\n  hint: name a FILE in it"),
+        (f"{RECORD} --html - --markdown -", "--html and --markdown both want stdout"),
         (f"{RECORD} --markdown - --json -", "both want stdout\n  hint: name another FILE for --json"),
-        (f"{RECORD} --markdown out --json out", "both want 'out'\n  hint: name another FILE for --json"),
+        (f"{RECORD} --markdown out --json ./out", "both want './out'\n  hint: name another FILE for --json"),
         ("nothing.json --html .", "--html: '.' is a folder"),
         ("nothing.json --html none/x.html", "'none/x.html' does not exist\n  hint: mkdir -p none"),
         (f"nothing.json --html {'x' * 300}", "file name too long"),
@@ -245,6 +252,7 @@ def test_one_sentence_and_nothing_is_done(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checkout, "Running", never)
+    monkeypatch.setattr("xbench.environment.take_inventory", never)
     monkeypatch.setattr(local_engine.LocalEngine, "start", never)
     for name, text in FILES.items():
         Path(name).write_text(text, encoding="utf-8")

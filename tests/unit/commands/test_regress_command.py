@@ -14,7 +14,6 @@ from xbench import cli
 from xbench.commands import regress
 from xbench.records import Regression, load
 from xbench.regress import checkout
-from xbench.regress.baseline import AA_PAIRS
 from xbench.regress.protocol import VERSION
 from xbench.report.kinds.regression import LIMIT_BYTES
 
@@ -30,11 +29,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "xbench.toml").write_text(FILES["xbench.toml"])
     return tmp_path
-
-
-def test_the_help_says_how_many_pairs_a_baseline_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["regress", "baseline", "--help"]) == 0
-    assert f"Launch pairs. [default: {AA_PAIRS}]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: Refused) -> None:

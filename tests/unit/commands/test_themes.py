@@ -39,19 +39,6 @@ def test_every_option_of_a_themed_command_stands_under_a_theme(name: str, comman
     assert "\n  Examples:\n    xbench " in told
 
 
-def test_the_themes_stand_in_one_order() -> None:
-    context = cli.cli.make_context("xbench", ["x"], resilient_parsing=True)
-    compare = cli.cli.get_command(context, "compare")
-    assert compare is not None
-    told = compare.get_help(click.Context(compare, info_name="compare", parent=context))
-    assert re.findall(r"^(\S[^:\n]*):$", told, re.MULTILINE) == [
-        "What to run", "Links and devices", "Measurement", "Output", "Expert"
-    ]  # fmt: skip
-    expert = told[told.index("\nExpert:") :]
-    for name in ("--timeout", "--help"):
-        assert f" {name}" in expert
-
-
 @pytest.mark.parametrize(("name", "command"), THEMED)
 def test_the_examples_parse(name: str, command: ThemedCommand) -> None:
     lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  xbench ")]

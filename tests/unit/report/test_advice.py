@@ -58,10 +58,17 @@ def test_what_hardly_gains_is_not_named() -> None:
     assert kept[-1].command == RUN.format("ddp,auto")
 
 
-def test_one_rank_is_sent_to_two() -> None:
-    spec = made.profile().spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1)})
-    _, two = view_of(profile(cost_model=None, bounds=None, spec=spec)).advice()
-    assert two.command == "xbench profile resnet18 --fabric local:ranks=2 --batch-size 8 --image-size 128"
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ({"device": "cpu"}, "--fabric local:ranks=2 --batch-size 8 --image-size 128"),
+        ({"device": "cuda", "gpu": 0}, "--fabric emulated --batch-size 8 --image-size 128 --device cuda:0"),
+    ],
+)
+def test_one_rank_is_sent_to_a_fabric_with_a_link(device: dict[str, object], told: str) -> None:
+    alone = made.profile().spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1), **device})
+    _, advised = view_of(profile(cost_model=None, bounds=None, spec=alone)).advice()
+    assert advised.command == f"xbench profile resnet18 {told}"
 
 
 def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command_in_every_format() -> None:

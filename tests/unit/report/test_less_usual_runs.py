@@ -74,15 +74,6 @@ def test_without_a_link_there_is_no_bound() -> None:
     assert "no schedule of one job can beat" not in terminal.render(record)
 
 
-def test_one_rank_on_a_gpu_is_sent_to_an_emulated_link() -> None:
-    profile = made.profile()
-    spec = profile.spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1), "device": "cuda", "gpu": 0})
-    told = view_of(profile.model_copy(update={"cost_model": None, "bounds": None, "spec": spec})).advice()
-    assert told[1].command == (
-        "xbench profile resnet18 --fabric emulated --batch-size 8 --image-size 128 --device cuda:0"
-    )
-
-
 def test_predictions_of_a_changed_link_or_of_a_trace_name_no_command_that_proves_them() -> None:
     record = made.profile()
     as_measured = replan(what_if(measured(record, "record.json"), Change()), ["ddp", "auto"])

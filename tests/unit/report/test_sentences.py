@@ -72,9 +72,7 @@ def test_a_link_from_a_record_names_it_and_says_whether_contention_is_in_it() ->
     assert "computation beside a collective 1.2 times as long" in emulated_line(EmulatedLink(model=MODEL, slowdown=1.2))
 
 
-# --- a profile has one headline in every format, and a paired cost beside unpaired medians ----------------------------
-
-HEADLINE = "A step without communication takes 402 ms [399 ms, 406 ms] (real)."
+# --- a paired cost beside unpaired medians ----------------------------------------------------------------------------
 
 
 def test_medians_that_do_not_agree_with_the_paired_cost_are_said_to_be_unpaired() -> None:

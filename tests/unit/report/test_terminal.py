@@ -79,13 +79,6 @@ def test_colour_adds_nothing_to_the_words(name: str) -> None:
     assert "\x1b[" in coloured.file.getvalue()
 
 
-def test_an_incomplete_record_says_so_first() -> None:
-    assert render(made.troubled()).startswith("INCOMPLETE: interrupted in round 3 of launch 1.")
-    assert "INCOMPLETE" not in render(made.comparison())
-    ended = made.comparison(complete=False, error=None)
-    assert "INCOMPLETE: it ended before everything" in render(ended)
-
-
 def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
     whole = made.troubled().model_copy(update={"complete": True, "error": None})
     first = " ".join(render(whole, width=60).split("\n\n")[0].split())

@@ -84,11 +84,6 @@ def test_a_record_without_timelines_draws_nothing() -> None:
     assert drawing(whole.model_copy(update={"modes": bare})) == []
 
 
-def test_a_mode_that_trained_another_network_is_not_drawn() -> None:
-    rows = drawing(made.troubled())
-    assert [row.split()[0] for row in rows[1:5:2]] == ["optimal", "ddp"]
-
-
 def with_recorded(mode: str, step_s: float) -> Comparison:
     """The sample comparison with another recorded step of a mode."""
     record = made.comparison()
