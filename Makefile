@@ -75,9 +75,8 @@ faults: $(VENV)/.installed-dev  ## Run the security tests and a share of the fau
 all-faults: $(VENV)/.installed-dev  ## Run every fault case and 200 draws (an hour, as root)
 	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
 
-# Goes on where it was interrupted.
 mutate: $(VENV)/.installed-dev  ## Judge 300 mutants of planning, stats and cluster by the unit tests (an hour)
-	$(BIN)/python -m tests.mutants --seed 0 --count 300 --jobs 2 --output results/mutants.json
+	$(BIN)/python -m tests.mutants --count 300 --jobs 2
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
 gpu:  ## Run what only a GPU can show, in half an hour, into results/gpu (installs nothing)
@@ -124,5 +123,5 @@ $(VENV)/.installed-docs: constraints.txt | $(BIN)/python
 	@touch $@
 
 clean:  ## Remove .venv and caches; results stay
-	rm -rf $(VENV) build dist site .cache *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist site mutants .cache *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find xbench tests -name __pycache__ -type d -prune -exec rm -rf {} +

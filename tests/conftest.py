@@ -19,7 +19,7 @@ from packages_at_hand import installed
 
 THOROUGH = os.environ.get("XBENCH_TEST_ALL") == "1"
 
-# A mutant's first failure is enough: `XBENCH_TEST_SHRINK=0` does not look for a smaller one.
+# `XBENCH_TEST_SHRINK=0` does not look for a smaller failure than the first, as `tests/mutants.py` asks.
 PHASES = set(Phase) - ({Phase.shrink, Phase.explain} if os.environ.get("XBENCH_TEST_SHRINK") == "0" else set())
 
 settings.register_profile(
