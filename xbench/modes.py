@@ -60,7 +60,7 @@ class ModeInfo:
     gradients: Gradients = "all"
     """Gradients that are averaged: all, as DDP does; some, which changes the training; or none."""
     trial_rank: int | None = None
-    """Position of its buckets among those that `auto` tries in real steps. None: `auto` does not try them."""
+    """Position of its buckets among the candidates of `auto`'s search. None: they are none."""
     script_change: int = MAX_CHANGE
     """Size of the change in a training script: 0 nothing, 1 an argument, 2 a call, 3 a call with a plan, 4 a call that
     sends every gradient by itself, 5 a call after which parameters are updated in the next forward pass, 6 more."""
@@ -336,7 +336,7 @@ def planned_modes() -> tuple[str, ...]:
 
 
 def tried_modes() -> tuple[str, ...]:
-    """Return modes whose buckets `auto` tries, in the order of the trials."""
+    """Return modes whose buckets are candidates of `auto`'s search, in their order."""
     tried = [info for info in MODES if info.trial_rank is not None]
     return tuple(info.name for info in sorted(tried, key=lambda info: info.trial_rank or 0))
 

@@ -46,7 +46,7 @@ def test_auto_runs_ddp_itself_and_is_handed_over_as_ddp(tmp_path: Path) -> None:
     assert auto.status == "ok", auto.error
     assert (auto.plan.carrier, auto.plan.buckets) == ("ddp", ddp.plan.buckets)
     assert auto.plan.note is not None
-    assert re.match(r"DDP's own reducer, after \d+ steps each of: .*, DDP itself \d", auto.plan.note)
+    assert re.match(r"DDP's own reducer, after \d+ steps each of: auto .*, DDP itself \d", auto.plan.note)
     # it was timed, and trains DDP's network bit for bit, with DDP's collectives
     assert (auto.parity.ok, auto.parity.shown, auto.parity.max_relative_difference) == (True, True, 0.0)
     assert auto.blocks == 2

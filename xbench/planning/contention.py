@@ -125,20 +125,6 @@ class Contention:
         """No contention: communication and computation do not slow each other down."""
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
-    def amplified(self, factor: float) -> Contention:
-        """The same contention with each cost times `factor`: ρ−1, σ−1, κ−1, hooks, copies, launches and meetings."""
-        return replace(
-            self,
-            collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
-            compute=1.0 + factor * (self.compute - 1.0),
-            hook_s=self.hook_s * factor,
-            copy_s_per_byte=self.copy_s_per_byte * factor,
-            quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
-            sustained=np.maximum(0.05, 1.0 + factor * (self.sustained - 1.0)) if self.sustained is not None else None,
-            meeting_s=self.meeting_s * factor,
-            launch_s=self.launch_s * factor,
-        )
-
     def ready_s(self, gradients: Sequence[Gradient]) -> list[float]:
         """Ready time [s] of each gradient (in ready order), delayed by the hooks and copies up to it."""
         costs = (self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)

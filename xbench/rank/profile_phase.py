@@ -47,7 +47,7 @@ from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, mea
 from xbench.profilers.host_links import ProcessorWatch
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, slowest, sometimes_missing, summarise
-from xbench.rank.autotune import try_candidates
+from xbench.rank.autotune import try_favourite
 from xbench.rank.events import Remarked, StepProfiled, StragglersSought
 from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan, complete, job_plan, with_missing
@@ -197,7 +197,7 @@ def profile_job(session: Session) -> JobPlan:
             plans.setdefault(name, planner.plan(name))
             session.part(f"candidates of {name}")
             with _refusals(session, f"candidates of {name} were not tried"):
-                plans[name] = try_candidates(session, planner, plans, name, missing, sometimes_missing=sometimes)
+                plans[name] = try_favourite(session, planner, plans, name, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs, "unit_costs": found.unit_costs})
     scaler = session.workload.scaler

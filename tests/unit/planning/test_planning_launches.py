@@ -86,26 +86,6 @@ def test_plans_count_launches_of_a_launch_bound_step_alone() -> None:
     assert beside.launch_s == 0.0
 
 
-def test_a_trial_that_is_off_scales_launches_too() -> None:
-    assert bound(hook_s=0.5).amplified(2.0).launch_s == 0.5
-
-
-def test_a_trial_that_is_off_scales_all_of_contention() -> None:
-    """The excess of a slow-down over 1 doubles, a speed-up has a limit, and a missing table stays missing."""
-    table = np.array([[1.5, 0.25], [3.0, 1.0]])
-    was = Contention(
-        np.zeros(2), table, table, 1.0, 2.0, quiet=table, sustained=table[0], meeting_s=3.0, rest_s=4.0, launch_s=5.0
-    )
-    found = was.amplified(2.0)
-    doubled = [[2.0, 0.05], [5.0, 1.0]]
-    assert found.collective.tolist() == doubled
-    assert (found.quiet.tolist(), found.sustained.tolist()) == (doubled, doubled[0])
-    assert found.compute.tolist() == [[2.0, -0.5], [5.0, 1.0]]
-    assert (found.hook_s, found.copy_s_per_byte, found.meeting_s, found.rest_s, found.launch_s) == (2, 4, 6, 4, 10)
-    unknown = Contention(np.zeros(2), table, table).amplified(2.0)
-    assert (unknown.quiet, unknown.sustained) == (None, None)
-
-
 def test_auto_sends_fewer_buckets_where_launches_delay_the_step() -> None:
     cost = line(1e-6, 1e-9)
     free, dear_launches = Planner(STEP, cost), Planner(STEP, cost, bound())
