@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from planning_cases import layer, step_times
+from what_if_cases import beside
 
 from xbench.modes import mode_info
 from xbench.planning.bounds import bounds
@@ -14,8 +15,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import Gradient, StepModel
-from xbench.records import Contention as Measured
-from xbench.records import ContentionPoint, CostModel, CostPoint, CostSegment, Layer
+from xbench.records import CostModel, CostPoint, CostSegment, Layer
 
 GRADIENTS = [Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0)]
 GRID = np.arange(0.0, 61.0)
@@ -105,12 +105,8 @@ def drawn_contention(random: np.random.Generator, kind: str, curve: CostCurve, p
         two = one * {"burst": 1.0, "two": random.uniform(0.5, 1.2), "crowd": random.uniform(1, 2.5)}[kind]
         for in_flight, alone_s, least in ((1, one, 1.0), (2, two, 0.9)):
             loaded_s, slowdown = alone_s * random.uniform(least, 1.5), random.uniform(1, 1.5)
-            points.append(
-                ContentionPoint(
-                    nbytes=size, in_flight=in_flight, alone_s=alone_s, loaded_s=loaded_s, compute_slowdown=slowdown
-                )
-            )
-    measured = Measured(launch_s=0.0, rest_s=float(random.choice([0.0, 0.01])), points=points)
+            points.append((size, in_flight, alone_s, loaded_s, slowdown))
+    measured = beside(*points).model_copy(update={"rest_s": float(random.choice([0.0, 0.01]))})
     return Contention.of(measured, curve)
 
 

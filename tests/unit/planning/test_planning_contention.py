@@ -8,26 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import constant, cut, gradients_of
+from what_if_cases import beside
 
 from xbench.planning.contention import Contention, TokenBucketCredit
 from xbench.planning.cost import CostCurve
 from xbench.planning.periodic import Period
 from xbench.planning.simulate import share, simulate
 from xbench.planning.step import StepModel
-from xbench.records import Contention as Measured
-from xbench.records import ContentionPoint
 
 SECOND = CostCurve.line(1.0, 0.0)
 
 
 def spans(shared: Period) -> list[tuple[float, float]]:
     return [(start_s, end_s) for _, start_s, end_s in shared.sent]
-
-
-def point(nbytes: int, in_flight: int, alone_s: float, loaded_s: float, slowdown: float) -> ContentionPoint:
-    return ContentionPoint(
-        nbytes=nbytes, in_flight=in_flight, alone_s=alone_s, loaded_s=loaded_s, compute_slowdown=slowdown
-    )
 
 
 def test_each_slows_the_other_while_both_run() -> None:
@@ -90,8 +83,8 @@ def test_the_table_is_read_by_size_and_flight() -> None:
 
 
 def test_a_long_sequence_takes_the_least_that_was_measured() -> None:
-    points = [point(100, 1, 2.0, 2.5, 1.2), point(100, 2, 3.0, 1.5, 1.1), point(400, 1, 5.0, 6.0, 1.1)]
-    table = Contention.of(Measured(launch_s=0.0, points=points), SECOND)
+    points = [(100, 1, 2.0, 2.5, 1.2), (100, 2, 3.0, 1.5, 1.1), (400, 1, 5.0, 6.0, 1.1)]
+    table = Contention.of(beside(*points), SECOND)
     np.testing.assert_allclose(table.least_sustained(np.array([1.0, 100.0, 400.0])), [1.5, 1.5, 5.0])
     # not measured: T with one in flight, or what two take
     two = replace(constant(1.0, 1.0), collective=np.array([[1.0], [0.8]]), quiet=np.array([[1.0], [0.9]]))
@@ -101,9 +94,9 @@ def test_a_long_sequence_takes_the_least_that_was_measured() -> None:
 
 def test_a_table_without_points_or_with_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="no contention points"):
-        Contention.of(Measured(launch_s=0.0, points=[]), SECOND)
+        Contention.of(beside(), SECOND)
     with pytest.raises(ValueError, match="not above zero"):
-        Contention.of(Measured(launch_s=0.0, points=[point(100, 1, 0.0, 1.0, 1.0)]), SECOND)
+        Contention.of(beside((100, 1, 0.0, 1.0, 1.0)), SECOND)
 
 
 nets = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), min_size=1, max_size=7)
@@ -125,7 +118,7 @@ def test_free_communication_is_the_simulation_without(
 
 
 def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
-    measured = Measured(launch_s=0.0, points=[point(8, 1, 2.0, 3.0, 1.0), point(8, 2, 1.5, 2.5, 1.0)])
+    measured = beside((8, 1, 2.0, 3.0, 1.0), (8, 2, 1.5, 2.5, 1.0))
     line = CostCurve.line(1.0, 0.0)
     found = Contention.of(measured, line)
     # Three buckets wait when backward has ended: two in flight twice, the last one alone.
@@ -136,9 +129,9 @@ def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
 
 
 def test_between_measured_sizes_times_go_straight_whatever_t_does() -> None:
-    points = [point(100, 1, 1.0, 2.0, 1.0), point(1000, 1, 1.0, 5.0, 1.0)]
-    points += [point(100, 2, 0.5, 1.0, 1.0), point(1000, 2, 5.0, 10.0, 1.0)]
-    table = Contention.of(Measured(launch_s=0.0, points=points), CostCurve.line(0.5, 0.001))
+    points = [(100, 1, 1.0, 2.0, 1.0), (1000, 1, 1.0, 5.0, 1.0)]
+    points += [(100, 2, 0.5, 1.0, 1.0), (1000, 2, 5.0, 10.0, 1.0)]
+    table = Contention.of(beside(*points), CostCurve.line(0.5, 0.001))
     sizes = np.array([100.0, 400.0, 550.0, 1000.0])
     t_s = 0.5 + 0.001 * sizes
     added_s = np.array([1.0, 2.0, 2.5, 4.0])
@@ -157,9 +150,9 @@ def test_a_disturbance_at_the_largest_size_does_not_make_all_that_is_larger_fast
         return 0.001 * nbytes * bump
 
     alone_s = 1.3 if disturbed == "the collective alone" else 1.0
-    points = [point(100, 1, 0.1, 0.1, 1.0), point(1000, 1, alone_s, alone_s, 1.0)]
-    points += [point(100, 2, 0.1, 0.1, 1.0), point(1000, 2, 1.0, 1.0, 1.0)]
-    table = Contention.of(Measured(launch_s=0.0, points=points), t_s)
+    points = [(100, 1, 0.1, 0.1, 1.0), (1000, 1, alone_s, alone_s, 1.0)]
+    points += [(100, 2, 0.1, 0.1, 1.0), (1000, 2, 1.0, 1.0, 1.0)]
+    table = Contention.of(beside(*points), t_s)
     larger = np.array([1500.0, 1e6])
     np.testing.assert_allclose(table.collective_slowdown(larger), 1.0)
     np.testing.assert_allclose(table.paired_quiet(larger), 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from planning_cases import AHEAD, NET, dear, line, priority
-from what_if_cases import LINE, given_cost
+from what_if_cases import LINE, beside, given_cost
 
 from xbench.planning.contention import Contention, is_launch_bound
 from xbench.planning.cost import CostCurve
@@ -15,7 +15,6 @@ from xbench.planning.scenario import Change, what_if
 from xbench.planning.simulate import Step, simulate
 from xbench.planning.step import Gradient, StepModel
 from xbench.records import Contention as Measured
-from xbench.records import ContentionPoint
 
 GRADIENTS = (Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0))
 STEP = StepModel(GRADIENTS, forward_s=2.0, backward_s=4.0, optimizer_s=0.5)
@@ -81,9 +80,8 @@ def test_plans_count_launches_of_a_launch_bound_step_alone() -> None:
     assert (found.launch_s, found.hook_s) == (0.25, 0.5)
     assert found.slowdowns(np.array([10.0, 20.0])) == ([[1.0] * 2] * 2,) * 3
     # where slow-downs were measured, σ has the launches
-    point = ContentionPoint(nbytes=8, in_flight=1, alone_s=2.0, loaded_s=3.0, compute_slowdown=2.0)
-    beside = planned_contention(measured(9.5).model_copy(update={"points": [point]}), cost)
-    assert beside.launch_s == 0.0
+    points = beside((8, 1, 2.0, 3.0, 2.0)).points
+    assert planned_contention(measured(9.5).model_copy(update={"points": points}), cost).launch_s == 0.0
 
 
 def test_auto_sends_fewer_buckets_where_launches_delay_the_step() -> None:

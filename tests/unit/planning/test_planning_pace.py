@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from what_if_cases import beside
 
 from xbench.planning.contention import Contention
 from xbench.planning.conversion import carried_contention, carried_over, carried_to, paced
 from xbench.planning.cost import CostCurve
 from xbench.planning.topology import BETWEEN_LATENCY_S, SustainedRate, Topology, at_pace, message, pace_of
-from xbench.records import Contention as MeasuredContention
-from xbench.records import ContentionPoint, CostModel, CostPoint, CostSegment
+from xbench.records import CostModel, CostPoint, CostSegment
 
 RING = Topology("ring")
 SPLIT = [RING, Topology("hierarchical", 2)]
@@ -124,13 +124,7 @@ def test_contention_fits_into_what_the_pace_adds() -> None:
 
 
 def test_a_what_if_says_the_same_as_what_plans_take() -> None:
-    was = MeasuredContention(
-        launch_s=0.0,
-        points=[
-            ContentionPoint(nbytes=100, in_flight=n, alone_s=alone, loaded_s=loaded, compute_slowdown=1.5)
-            for n, alone, loaded in ((1, 2.0, 6.0), (2, 80.0, 100.0))
-        ],
-    )
+    was = beside((100, 1, 2.0, 6.0, 1.5), (100, 2, 80.0, 100.0, 1.5))
     carried = carried_to(was, BUCKET, 4)
     first, second = carried.points[:2]
     assert (first.nbytes, first.alone_s, first.loaded_s) == (200, pytest.approx(202), pytest.approx(202))

@@ -69,13 +69,6 @@ def test_a_broadcast_reaches_everybody_once(size: int) -> None:
     assert sum(broadcasts(place, size) for place in range(size)) == size - 1
 
 
-def test_mean_work_is_k_plus_one_over_two_k() -> None:
-    for levels in (2, 3, 4, 8):
-        split = Split.of({"variant": "temporal", "k": str(levels)}, 2)
-        mean = sum(split.level(0, step) for step in range(levels)) / levels / levels
-        assert mean == pytest.approx((levels + 1) / (2 * levels))
-
-
 def test_buckets_are_cut_where_bands_meet() -> None:
     band_of = {"e": 1, "d": 1, "c": 2, "b": 2, "a": 2}
     assert split_buckets([["e"], ["d", "c"], ["b", "a"]], band_of) == [["e"], ["d"], ["c"], ["b", "a"]]

@@ -12,12 +12,12 @@ from planning_cases import cut, gradients_of, line, planner_of
 from xbench.errors import SpecError
 from xbench.modes import MODES, waiting_modes
 from xbench.planning.contention import Contention
-from xbench.planning.cost import CostCurve
+from xbench.planning.cost import CostCurve, fit
 from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets, simulate
 from xbench.planning.step import Gradient, StepModel
-from xbench.records import Plan
+from xbench.records import CostPoint, Plan
 
 PARTS = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.1}
 GRADIENTS = [Gradient("c", 10**9, 0.0), Gradient("b", 1, 0.9), Gradient("a", 1, 1.8)]
@@ -197,9 +197,6 @@ def test_tuned_ddp_is_predicted_with_the_buckets_that_ddp_will_make() -> None:
 
 
 def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
-    from xbench.planning.cost import fit
-    from xbench.records import CostPoint
-
     points = [
         CostPoint(nbytes=2**k, transfer_s=1e-3 if k < 18 else 1e-1, ci95=(0.0, 0.0), wait_s=0.0, repetitions=3)
         for k in range(10, 26)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import constant
-from sample_scaling import COST, comparison, profile, step
+from planning_cases import constant, layer, line, step_times
+from what_if_cases import GOLDEN, beside
+from what_if_cases import record as golden_profile
 
 from xbench.errors import SpecError
 from xbench.modes import waiting_modes
@@ -27,11 +28,35 @@ from xbench.planning.scale import (
     to_record,
 )
 from xbench.planning.scenario import Change, what_if
+from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, parse_topology
-from xbench.records import Comparison, Contention, ContentionPoint, ErrorBand, Profile, ScalingPoint, dump, loads
+from xbench.records import Comparison, CostPoint, ErrorBand, Profile, ScalingPoint, dump, load, loads
 
 RING = Topology("ring")
 BAND = ErrorBand(share=0.25, source="given")
+POINTS = [CostPoint(nbytes=n, transfer_s=0.2, ci95=(0.2, 0.2), wait_s=0.0, repetitions=3) for n in (8, 1024**2)]
+COST = line(0.2, 0.0).model_copy(update={"points": POINTS})
+LAYERS = [layer("late", [(4, 1.0)], 0.5, 1.0), layer("early", [(8, 2.0)], 0.5, 1.0)]
+TIMES = step_times(3.0, forward_s=1.0, backward_s=2.0, optimizer_s=0.0)
+
+
+def step() -> StepModel:
+    """Forward 1 s, backward 2 s; 4 bytes are ready after 1 s of backward, 8 at its end."""
+    return StepModel.of(LAYERS, TIMES)
+
+
+def profile() -> Profile:
+    """The golden profile with that step."""
+    return golden_profile().model_copy(update={"layers": LAYERS, "step": TIMES, "cost_model": COST})
+
+
+def comparison(errors: dict[str, float]) -> Comparison:
+    """The golden comparison of these modes with that step, where each mode's prediction was off by so much."""
+    found = load(GOLDEN.parent / "comparison-v1.json")
+    assert isinstance(found, Comparison)
+    modes = {name: found.modes[name].model_copy(update={"prediction_error": error}) for name, error in errors.items()}
+    job = found.jobs[0].model_copy(update={"layers": LAYERS, "step": TIMES})
+    return found.model_copy(update={"modes": modes, "jobs": [job]})
 
 
 def test_exact_figures_of_single_and_wfbp() -> None:
@@ -136,7 +161,8 @@ def test_modes() -> None:
 
 
 def test_the_band_is_the_given_one_or_the_record_s_worst_or_the_constant() -> None:
-    assert error_band(measured(profile(), "p"), 0.3).share == 0.3
+    given = error_band(measured(profile(), "p"), 0.3)
+    assert (given.share, given.workers, given.growth) == (0.3, None, None)
     assert error_band(measured(profile(), "p"), None) == ERROR_BAND
     own = error_band(measured(comparison({"compute": 0.5, "ddp": -0.08, "wfbp": 0.03}), "c"), None)
     assert (own.share, own.source) == (0.08, "the largest error of this record's own predictions, that of ddp")
@@ -171,10 +197,7 @@ def test_a_faster_device_halves_compute_and_leaves_the_link() -> None:
 
 
 def test_whether_computation_slows_communication_is_said() -> None:
-    point = ContentionPoint(nbytes=8, in_flight=1, alone_s=0.2, loaded_s=0.4, compute_slowdown=1.5)
-    both = profile().model_copy(
-        update={"contention": Contention(launch_s=0.0, hook_s=0.0, copy_s_per_byte=0.0, points=[point])}
-    )
+    both = profile().model_copy(update={"contention": beside((8, 1, 0.2, 0.4, 1.5))})
     said = [
         [sentence for sentence in record(of).assumptions if "slow each other down" in sentence]
         for of in (profile(), both)
@@ -253,13 +276,6 @@ def test_a_band_grows_with_each_doubling() -> None:
     for point, share in zip(points, shares, strict=True):
         assert point.step_band_s == pytest.approx((point.step_s / (1 + share), point.step_s / (1 - share)))
     assert error_band(measured(comparison({"ddp": -0.08}), "c"), None).workers == COST.world_size
-
-
-def test_a_band_that_is_given_is_that_of_every_size() -> None:
-    given = error_band(measured(profile(), "p"), 0.25)
-    assert (given.workers, given.growth) == (None, None)
-    (point,) = scale(Planner(step(), COST), RING, [64], ["single"], batch_size=5, band=given)
-    assert point.step_band_s == pytest.approx((point.step_s / 1.25, point.step_s / 0.75))
 
 
 SIZES = (2, 4, 8, 16)

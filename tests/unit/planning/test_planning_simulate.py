@@ -37,11 +37,6 @@ def test_buckets_travel_in_plan_order_on_one_link() -> None:
     ]
 
 
-def test_a_busy_link_makes_the_next_bucket_wait_even_when_it_was_ready_first() -> None:
-    step = simulate(STEP, [[2], [0], [1]], CURVE)
-    assert [(s.start_s, s.end_s) for s in step.timeline.communication] == [(6.0, 10.0), (10.0, 12.0), (12.0, 15.0)]
-
-
 def test_single_starts_after_the_whole_backward() -> None:
     longer = replace(STEP, backward_s=5.0)
     early = simulate(longer, [[0, 1, 2]], CURVE)
@@ -76,40 +71,28 @@ def optimizer_slices(step: Step) -> list[tuple[float, float]]:
 BUSY = replace(STEP, optimizer_s=6.0)
 
 
-def test_early_update_of_several_buckets() -> None:
-    step = simulate(BUSY, [[0], [1], [2]], CURVE, early_update=True)
-    # c arrives at 3, b at 6, a at 10 since the start of backward, which ends at 4
-    assert optimizer_slices(step) == [(6.0, 7.0), (8.0, 10.0), (12.0, 15.0)]
-    assert (step.step_s, step.exposed_s) == (15.0, 3.0)
-    late = simulate(BUSY, [[0], [1], [2]], CURVE)
-    assert optimizer_slices(late) == [(12.0, 18.0)]
-    assert (late.step_s, late.exposed_s) == (18.0, 6.0)
-    assert step.timeline.communication == late.timeline.communication
-    assert [s.name for s in step.timeline.compute] == ["forward", "backward", "optimizer", "optimizer", "optimizer"]
-
-
-def test_early_updates_without_a_wait_between_them_are_one_slice() -> None:
-    step = simulate(replace(BUSY, backward_s=5.0), [[0], [1], [2]], CURVE, early_update=True)
-    # c from 5 to 6, when b arrives: on to 8; a arrives at 10
-    assert optimizer_slices(step) == [(7.0, 10.0), (12.0, 15.0)]
-    assert (step.step_s, step.exposed_s) == (15.0, 2.0)
-    hidden = simulate(replace(STEP, optimizer_s=12.0), [[0], [1], [2]], CURVE, early_update=True)
-    # c from 4 to 6, when b arrives: on to 10, when a does
-    assert optimizer_slices(hidden) == [(6.0, 18.0)]
-    assert (hidden.step_s, hidden.exposed_s) == (18.0, 0.0)
-
-
-def test_early_updates_follow_the_launch_order() -> None:
-    step = simulate(BUSY, [[2], [0], [1]], CURVE, early_update=True)
-    # a arrives at 8, c at 10, b at 13
-    assert optimizer_slices(step) == [(10.0, 14.0), (15.0, 17.0)]
-    assert (step.step_s, step.exposed_s) == (17.0, 5.0)
-
-
-def test_early_update_does_not_start_before_backward_ends() -> None:
-    step = simulate(replace(BUSY, backward_s=9.0), [[0, 1, 2]], CostCurve.line(0.0, 0.0), early_update=True)
-    assert optimizer_slices(step) == [(11.0, 17.0)]
-    assert (step.step_s, step.exposed_s) == (17.0, 0.0)
+@pytest.mark.parametrize(
+    ("parts", "buckets", "early", "slices"),
+    [
+        # c arrives at 3, b at 6, a at 10 since the start of backward, which ends at 4
+        ({}, [[0], [1], [2]], True, [(6.0, 7.0), (8.0, 10.0), (12.0, 15.0)]),
+        ({}, [[0], [1], [2]], False, [(12.0, 18.0)]),
+        ({"backward_s": 20.0}, [[0], [1], [2]], True, [(22.0, 28.0)]),  # not before backward ends
+        # updates without a wait between them are one slice: c from 5 to 6, when b arrives: on to 8; a arrives at 10
+        ({"backward_s": 5.0}, [[0], [1], [2]], True, [(7.0, 10.0), (12.0, 15.0)]),
+        # c from 4 to 6, when b arrives: on to 10, when a does
+        ({"optimizer_s": 12.0}, [[0], [1], [2]], True, [(6.0, 18.0)]),
+        # in the order of launches: a arrives at 8, c at 10, b at 13
+        ({}, [[2], [0], [1]], True, [(10.0, 14.0), (15.0, 17.0)]),
+    ],
+)
+def test_early_updates_of_several_buckets(
+    parts: dict[str, float], buckets: Buckets, early: bool, slices: list[tuple[float, float]]
+) -> None:
+    net = replace(BUSY, **parts)
+    step = simulate(net, buckets, CURVE, early_update=early)
+    assert optimizer_slices(step) == slices
+    assert (step.step_s, step.exposed_s) == (slices[-1][1], slices[-1][1] - net.compute_s)
 
 
 @pytest.mark.parametrize("after_backward", [False, True])

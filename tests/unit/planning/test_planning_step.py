@@ -8,7 +8,7 @@ from planning_cases import layer, line, step_times
 
 from xbench.planning.conversion import scaled_layer, scaled_times
 from xbench.planning.plans import Planner
-from xbench.planning.step import Gradient, StepModel, dtypes_of, from_layers, require_ready_order
+from xbench.planning.step import Gradient, StepModel, dtypes_of, from_layers
 
 
 def test_parts_are_scaled_to_the_bare_step() -> None:
@@ -17,11 +17,6 @@ def test_parts_are_scaled_to_the_bare_step() -> None:
     assert [(g.name, g.nbytes, g.ready_s) for g in step.gradients] == [("b.0", 16, 0.5), ("a.0", 8, 1.0)]
     assert step.grad_bytes == 24
     assert step.parts == {"forward_s": 0.5, "backward_s": 1.0, "optimizer_s": 0.5}
-
-
-def test_a_faster_device_scales_everything() -> None:
-    step = StepModel.of([layer("a", [(8, 2.0)])], step_times(bare_s=4.0)).scaled(0.25)
-    assert (step.compute_s, step.backward_s, step.gradients[0].ready_s) == (1.0, 0.5, 0.5)
 
 
 def test_earlier_micro_steps_are_scaled_too_and_come_before_the_forward_pass() -> None:
@@ -90,14 +85,6 @@ def test_gradients_come_in_ready_order_and_ties_keep_the_layers_order() -> None:
 def test_numbers_that_cannot_be_are_refused(nbytes: int, ready_s: float, elements: int) -> None:
     with pytest.raises(ValueError, match="gradient 'w'"):
         Gradient("w", nbytes, ready_s, elements=elements)
-
-
-def test_ready_order_is_required() -> None:
-    require_ready_order([Gradient("a", 1, 0.1), Gradient("b", 1, 0.1)])
-    with pytest.raises(ValueError, match=r"'b' at 0\.1 s follows 'a' at 0\.2 s"):
-        require_ready_order([Gradient("a", 1, 0.2), Gradient("b", 1, 0.1)])
-    with pytest.raises(ValueError, match="no gradients"):
-        require_ready_order([])
 
 
 def test_without_input_all_times_scale_alike() -> None:

@@ -12,7 +12,7 @@ from xbench.planning.measured import measured, read
 from xbench.planning.plans import Planner
 from xbench.planning.scenario import KEPT, SEARCHED, Change, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
-from xbench.records import Contention, Plan, Profile, dump, loads
+from xbench.records import Contention, Profile, dump, loads
 from xbench.schedules.attach import carried
 
 EVERYTHING = Change(rate_bps=10e9, latency_s=50e-6, workers=16, compute_scale=0.25)
@@ -92,31 +92,18 @@ def test_a_plan_of_what_was_measured_keeps_the_measurement() -> None:
         assert getattr(record, name) == getattr(was.record, name), name
 
 
-def test_a_size_is_said_from_a_tenth_beyond_those_measured() -> None:
-    found = planned(Change(), "single")
-    points = found.scenario.measured.cost.points
-    smallest, largest = (end(point.nbytes for point in points) for end in (min, max))
-
-    def said(nbytes: int) -> int:
-        plan = found.plans["single"].model_copy(update={"bucket_bytes": [nbytes]})
-        return len(replace(found, plans={"single": plan}).cautions)
-
-    assert [said(nbytes) for nbytes in (int(1.1 * largest), int(1.1 * largest) + 1)] == [0, 1]
-    assert [said(nbytes) for nbytes in (int(smallest / 1.1) + 1, int(smallest / 1.1), 0)] == [0, 1, 0]
-
-
-def test_a_bucket_is_small_from_more_than_a_tenth_below_those_measured() -> None:
+def test_a_size_is_said_from_more_than_a_tenth_beyond_those_measured() -> None:
     found = planned(Change(), "single")
     was = found.scenario.measured
     points = [was.cost.points[0].model_copy(update={"nbytes": 1100}), *was.cost.points[1:]]
-    cost = was.cost.model_copy(update={"points": points})
-    scenario = replace(found.scenario, measured=replace(was, cost=cost))
+    limit = int(1.1 * max(point.nbytes for point in points))
+    scenario = replace(found.scenario, measured=replace(was, cost=was.cost.model_copy(update={"points": points})))
 
     def cautions(nbytes: int) -> list[str]:
         plan = found.plans["single"].model_copy(update={"bucket_bytes": [nbytes]})
         return replace(found, scenario=scenario, plans={"single": plan}).cautions
 
-    assert cautions(1000) == []
+    assert [len(cautions(nbytes)) for nbytes in (limit, limit + 1, 1000, 0)] == [0, 1, 0, 0]
     assert [told.startswith("All-reduces were measured from 1.07 KiB") for told in cautions(999)] == [True]
 
 
@@ -176,16 +163,10 @@ def test_what_ddp_makes_of_a_plan_is_predicted_on_its_own_reducer() -> None:
 def test_buckets_that_caps_cannot_describe_are_not_formed_by_ddp() -> None:
     made = profile()
     first, *rest = made.plans["wfbp"].buckets
-    crossed = Plan(
-        mode="auto",
-        buckets=[[*first, *rest[-1]], *rest[:-1]],
-        bucket_bytes=[0] * len(rest),
-        predicted_step_s=1.0,
-        predicted_exposed_s=0.0,
-    )
-    found = replan(
-        what_if(measured(made.model_copy(update={"plans": {"auto": crossed}}), "p.json"), Change()), ["auto"]
-    )
+    buckets = [[*first, *rest[-1]], *rest[:-1]]
+    crossed = made.plans["auto"].model_copy(update={"buckets": buckets, "bucket_bytes": [0] * len(rest)})
+    was = measured(made.model_copy(update={"plans": {"auto": crossed}}), "p.json")
+    found = replan(what_if(was, Change()), ["auto"])
     assert found.plans["auto"].buckets == crossed.buckets
     assert not found.formed_by_ddp("auto")
 

@@ -197,9 +197,6 @@ def test_the_form_of_a_mode_is_part_of_its_name() -> None:
     ]  # fmt: skip
     assert [mode.name for mode in modes] == ["auto", *["auto:shard"] * 3]
     assert modes[1].options == (("gathered", "64m"),)
-
-
-def test_a_unit_may_be_of_a_single_byte() -> None:
     assert parse_mode("auto:shard,gathered=1").options == (("gathered", "1"),)
 
 
