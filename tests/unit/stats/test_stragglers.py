@@ -152,16 +152,6 @@ def test_false_alarms_are_rarer_than_promised(draw: Draw, world: int) -> None:
     assert alarms <= ALARM * runs
 
 
-def test_ranks_that_differ_by_two_per_cent_are_named_as_rarely() -> None:
-    random = np.random.default_rng(2)
-    speeds = (1.0, 1.02, 0.99, 1.01)
-    alarms = sum(
-        bool(slow_ranks([rank((speed * random.normal(1.0, 0.05, STEPS)).tolist()) for speed in speeds]))
-        for _ in range(1000)
-    )
-    assert alarms <= 10
-
-
 @pytest.mark.parametrize("world", [2, 8])
 def test_steps_that_take_a_third_longer_are_found(world: int) -> None:
     random = np.random.default_rng(3)

@@ -121,15 +121,6 @@ def test_a_choice_never_contradicts_its_intervals(blocks: dict[str, list[BlockVa
         assert choice.kind == "open" or choice.close or len({b.launch for b in blocks["ddp"]}) < MIN_LAUNCHES
 
 
-@given(runs(), st.sampled_from([0.25, 4.0]))
-def test_the_unit_does_not_matter(blocks: dict[str, list[BlockValue]], factor: float) -> None:
-    first = choose(blocks, "ddp")
-    scaled = {name: [block._replace(value=factor * block.value) for block in values] for name, values in blocks.items()}
-    again = choose(scaled, "ddp")
-    assert (again.kind, again.best, again.out, again.settled) == (first.kind, first.best, first.out, first.settled)
-    assert again.close == first.close
-
-
 def test_of_candidates_as_fast_as_the_reference_few_ever_look_worth_it(thorough: bool) -> None:
     """Five candidates, asked after each of up to four launches of six rounds, on a machine as in `test_compare`."""
     generator = np.random.default_rng(7)
