@@ -1,4 +1,4 @@
-"""The lower bound stays below the exact optimum of a few jobs, and doubling comes near it."""
+"""The lower bound stays below the exact optimum of a few jobs, and no policy comes below that."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -131,21 +131,6 @@ def test_bound_optimum_and_policies_are_in_order(jobs: list[Job]) -> None:
 def test_on_one_gpu_the_bound_is_shortest_remaining_time_first(told: list[tuple[int, int]]) -> None:
     jobs = rigid(*((at, 1, long) for at, long in told))
     assert lower_bound_s(jobs, Cluster(1)) == pytest.approx(metrics(run(jobs, Srtf(), 1)).jct_mean_s, rel=1e-9)
-
-
-def test_doubling_is_near_the_optimum() -> None:
-    """All jobs at once: the best schedule, with any change at any time for free, is 5.7 % below it on average."""
-    random = np.random.default_rng(7)
-    above = []
-    for _ in range(24):
-        drawn = [(float(random.lognormal(3, 1)), float(random.uniform(0.6, 0.98))) for _ in range(3)]
-        jobs = [
-            Job(f"j{number}", 0.0, 1, work, Amdahl(parallel, (1, 2, 4, 8)))
-            for number, (work, parallel) in enumerate(drawn)
-        ]
-        above.append(metrics(run(jobs, Doubling(), 8)).jct_mean_s / optimum_s(jobs, Cluster(8)) - 1)
-    assert min(above) >= -1e-7
-    assert np.mean(above) <= 0.08
 
 
 def test_what_a_job_asks_for_is_among_its_sizes() -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from live_cases import began, digest, entry, played
+from live_cases import began, entry, played
 
 from xbench.cluster.live.ledger import LEDGER, JobArrived, Ledger, read
 from xbench.cluster.live.state import AttemptState, LearnedSpeed, State
@@ -85,16 +85,6 @@ def test_a_folder_with_the_files_of_another_run_is_left_alone(name: str, tmp_pat
         Ledger.begin(tmp_path, began([entry("a")]))
     assert caught.value.hint == "name another --folder"
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_state_is_what_its_ledger_says_at_every_line(tmp_path: Path) -> None:
-    jobs = [entry("a", steps=64, gpus=2), entry("b", steps=24, arrival_s=6.25), entry("c", steps=9, arrival_s=30)]
-    state, events = played(began(jobs, "doubling", 2), tmp_path)
-    assert digest(State.of(events)) == digest(state)
-    states = [State.of(events[:count]) for count in range(1, len(events))]
-    finished = [sum(track.over for track in one.tracks.values()) for one in states]
-    assert finished == sorted(finished)
-    assert finished[0] == 0
 
 
 def test_a_policy_that_answers_otherwise_is_noticed(tmp_path: Path) -> None:

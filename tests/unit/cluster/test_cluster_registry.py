@@ -11,14 +11,6 @@ from xbench.cluster.policies.fifo import Fixed
 from xbench.errors import SpecError
 
 
-def test_the_names() -> None:
-    assert POLICIES.names() == [
-        "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las", "gittins", "fixed", "fixed-1", "fixed-2", "fixed-4",
-        "fixed-8", "equal-share", "optimus", "doubling", "exploratory", "alternate", "crossover-pairs",
-        "jigsaw",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("entry", list(POLICIES), ids=lambda entry: entry.name)
 def test_options_are_the_constructor_s(entry) -> None:  # type: ignore[no-untyped-def]
     taken = set(inspect.signature(POLICIES.load(entry.name)).parameters)

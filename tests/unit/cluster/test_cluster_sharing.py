@@ -91,14 +91,6 @@ def test_by_hand(
     assert [(one.job.name, one.restarts) for one in simulated.finished if one.restarts] == [(n, 1) for n in restarted]
 
 
-def test_rates_are_steps_in_the_pair_over_steps_alone() -> None:
-    """C = 2, M = 1: a round takes max(2·2, 3) = 4 s for 3 s alone; b is done at 150 / 0.75."""
-    simulated = run([job("a", 0, 4, 2, 1, 300), job("b", 0, 4, 2, 1, 150)], CrossoverPairs("fifo"), 4)
-    assert ends(simulated) == pytest.approx({"b": 200, "a": 350})
-    assert simulated.held_gpu_s == pytest.approx(4 * 350)
-    assert [one.useful_gpu_s for one in simulated.finished] == pytest.approx([4 * 150, 4 * 300])
-
-
 @pytest.mark.parametrize(
     ("policy", "step", "facts", "end_s"),
     [
@@ -112,16 +104,6 @@ def test_rates_are_steps_in_the_pair_over_steps_alone() -> None:
 def test_facts_decide_who_shares(policy: str, step: tuple[int, int], facts: dict[str, float], end_s: float) -> None:
     jobs = [job(named, 0, 2, *step, 100, **facts) for named in "ab"]
     assert ends(run(jobs, parse_policy(f"{policy},order=fifo"), 2))["b"] == pytest.approx(end_s)
-
-
-def test_the_matching_is_the_best_in_all_and_not_the_first_that_will_do() -> None:
-    """a and c would gain 0.5, and b and d nothing; a and d gain 2/3, and b and c 0.7."""
-    jobs = [
-        job("a", 0, 2, 1, 2, 900), job("b", 0, 2, 2, 0.1, 900), job("c", 0, 2, 1, 2, 900), job("d", 0, 2, 2, 0, 900),
-    ]  # fmt: skip
-    spans = run(jobs, CrossoverPairs("fifo"), 4, spans=True).spans
-    gang = {span.job: span.gang for span in spans if span.from_s == 0}
-    assert gang["a"] == gang["d"] != gang["b"] == gang["c"]
 
 
 @pytest.mark.parametrize("text", ["crossover-pairs", "jigsaw"])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.cluster.live.attempt import AttemptSpec, attempt_of, losses, next_attempt, share
+from xbench.cluster.live.attempt import attempt_of, losses, next_attempt, share
 from xbench.cluster.live.job_rank import EPOCH_STEPS, Order, mixed, samples_of
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import WorkloadError
@@ -31,15 +31,6 @@ def test_shares_are_the_whole_batch_once_and_even(batch_size: int, data: st.Data
     assert min(sizes) >= 1
 
 
-def test_weighted_means_of_shares_are_the_mean_of_the_batch() -> None:
-    """Of a worker's mean, times its weight, the mean over workers: exactly so in integers of one denominator."""
-    values = [3, 1, 4, 1, 5, 9, 2]
-    for workers in range(1, 8):
-        parts = [share(7, workers, rank) for rank in range(workers)]
-        averaged = sum(sum(values[place] for place in part) / len(part) * len(part) * workers / 7 for part in parts)
-        assert averaged / workers == pytest.approx(25 / 7, rel=1e-15)
-
-
 def test_a_job_s_key_is_its_workload_seed_and_batch() -> None:
     keys = {
         attempt_of(JOB.model_copy(update=change), slots).key
@@ -49,12 +40,6 @@ def test_a_job_s_key_is_its_workload_seed_and_batch() -> None:
     assert len(keys) == 1
     for change in ({"seed": 4}, {"batch_size": 7}, {"workload": SYNTHETIC + ",compute=1"}):
         assert attempt_of(JOB.model_copy(update=change), (0,)).key not in keys
-
-
-def test_the_program_is_read_as_it_was_written() -> None:
-    program = attempt_of(JOB, (1, 0))
-    assert program.workers == 2
-    assert AttemptSpec.model_validate_json(program.model_dump_json()) == program
 
 
 def test_losses_of_steps_that_were_done_again_are_the_last(tmp_path: Path) -> None:
