@@ -13,6 +13,7 @@ from kineto import LAYERS, READY, STEP, event, gpu_events, header, queued, witho
 
 from xbench.errors import UsageError
 from xbench.traces.events import RankTrace, collect
+from xbench.traces.json_stream import TraceFile
 from xbench.traces.profile import traced_profile
 from xbench.traces.steps import TracedStep, ranks_of, steps_of
 
@@ -86,8 +87,6 @@ def test_a_micro_batch_that_sends_nothing_belongs_to_the_step_that_sends() -> No
 
 def test_a_trace_of_a100s_closes_its_buckets_at_the_same_gradients_in_every_step() -> None:
     """A trace of facebookresearch/HolisticTraceAnalysis (tests/data/nccl_parser_config), cut to the events of steps."""
-    from xbench.traces.json_stream import TraceFile
-
     file = TraceFile(DATA / "resnet50-ddp-2gpu-a100.json.gz")
     found = steps_of(collect(file, file.header))
     assert [len(step.ready_s) for step in found] == [161] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,11 +80,6 @@ def test_each_epoch_begins_in_the_given_context() -> None:
     for _ in range(3):
         loader.take()
     assert begun == [1, -1, 1, -1]
-
-
-def test_an_endless_iterator_never_ends() -> None:
-    loader = Loader("train.py:make", itertools.cycle([batch(1), batch(2)]))
-    assert [first_number(loader.take()[0]) for _ in range(3)] == [1, 2, 1]
 
 
 class Endless(IterableDataset[Any]):

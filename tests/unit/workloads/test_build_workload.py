@@ -25,11 +25,6 @@ Point = namedtuple("Point", "x y")
 SMALL = ["resnet18:batch-size=2,image-size=32", "transformer-tiny", "synthetic:layers=3,bytes=256,compute=2"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 def make(text, *, device=CPU, rank=0, **options):
     return build(resolve(parse_workload(text, **options), "cpu"), device, rank=rank)
 

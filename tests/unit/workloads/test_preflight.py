@@ -234,13 +234,6 @@ def test_a_driver_that_is_too_old_is_refused_unless_the_cpu_was_asked_for(monkey
     assert error("auto") is None
 
 
-def test_an_unexpected_error_is_an_answer_too(monkeypatch):
-    monkeypatch.setattr(preflight, "examine", lambda *_: 1 / 0)
-    answer = preflight.respond({"workloads": [], "device": "cpu", "ranks_per_host": 1})
-    assert "ZeroDivisionError: division by zero" in answer["error"]["message"]
-    assert answer["torch"] == torch.__version__
-
-
 def test_probe_asks_another_process(write):
     noisy = write(
         "    print('hello'); os.write(1, b'world')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -278,8 +279,6 @@ def test_synchronised_batch_norm_on_a_cpu_is_refused_before_ranks_are_started(wr
 
 
 def test_the_group_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
     with group_of_one():
         assert dist.get_world_size() == 1

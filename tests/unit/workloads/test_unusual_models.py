@@ -10,8 +10,6 @@ import torch
 from torch._dynamo.utils import counters
 
 from xbench.errors import WorkloadError
-from xbench.planning.plans import Planner
-from xbench.planning.step import StepModel
 from xbench.profilers.clock import HostClock
 from xbench.profilers.layers import profile_step
 from xbench.profilers.summary import summarise
@@ -19,6 +17,7 @@ from xbench.records import Layer
 from xbench.schedules.bucket import CommBucket
 from xbench.schedules.served_parameters import trainable
 from xbench.spec import WorkloadSpec
+from xbench.torch_compile import recorded_by
 from xbench.workloads import parse_workload, preflight
 from xbench.workloads.build import build
 
@@ -167,15 +166,6 @@ def test_compiled_blocks_are_layers_among_others(write: Writer, how: str) -> Non
     assert [layer.parameters for layer in layers] == [45, 584, 584, 224]
 
 
-def test_a_plan_of_the_plain_model_is_a_plan_of_the_compiled_one(write: Writer) -> None:
-    plain = build(write("def make():\n    return NET, BATCH, LOSS"), CPU)
-    raw = profile_step(plain, HostClock(), steps=4, warmup=1).raw()
-    layers, step = summarise([raw])
-    buckets = Planner(StepModel.of(layers, step), None).plan("wfbp").buckets
-    compiled = build(write("def make():\n    return torch.compile(NET, backend='eager'), BATCH, LOSS"), CPU)
-    assert sorted(name for bucket in buckets for name in bucket) == sorted(trainable(compiled.model))
-
-
 # --- what is refused by name ------------------------------------------------------------------------------------------
 
 
@@ -194,8 +184,6 @@ def test_compiling_with_cuda_graphs_is_refused_by_name(write: Writer, body: str)
 
 
 def test_modes_without_cuda_graphs_are_not_refused(write: Writer) -> None:
-    from xbench.torch_compile import recorded_by
-
     for mode in ("default", "max-autotune-no-cudagraphs"):
         spec = write(f"def make():\n    return torch.compile(NET, mode={mode!r}), BATCH, LOSS")
         assert recorded_by(build(spec, CPU).model) is None

@@ -252,10 +252,6 @@ def on_ranks(monkeypatch: pytest.MonkeyPatch, *models: nn.Module) -> None:
         check_alike(Workload(WorkloadSpec(name="a/train.py:make"), model, torch.ones(1), None, lambda *_: _, 1, ""))
 
 
-def test_equal_models_of_any_kind_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_ranks(monkeypatch, Odd(), Odd())
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
