@@ -13,7 +13,7 @@ says in a few words why there is none. The rows stand under the kind of word:
 
 `former` reads the table. It is asked before the nearest known word is suggested: by `xbench.cli` for commands and
 options, by `errors.unknown`, by `spec.known_options` for keys, and by `toml_config.known_keys`. To remove a word,
-delete it where it is parsed and add a row here and in tests/unit/test_former_words.py. Nothing else is needed.
+delete it where it is parsed and add a row here. Nothing else is needed.
 """
 
 from __future__ import annotations
