@@ -72,22 +72,6 @@ PATHS = {kind: _paths(document) for kind, document in DOCUMENTS.items()}
 PLACES = {kind: [p for p in paths if p[0] != "samples" or p[1:2] in ((), (0,))] for kind, paths in PATHS.items()}
 
 
-@given(st.sampled_from(sorted(TEXTS)), st.floats(0, 1, exclude_max=True))
-def test_a_truncated_file_is_refused(kind: str, share: float) -> None:
-    whole = TEXTS[kind].rstrip()
-    with pytest.raises(RecordError, match="not whole JSON"):
-        loads(whole[: int(share * len(whole))])
-
-
-@pytest.mark.parametrize("kind", sorted(TEXTS))
-def test_a_file_cut_in_the_middle_of_a_character_is_refused(kind: str, tmp_path: Path) -> None:
-    data = TEXTS[kind].encode()
-    where = data.index("×".encode()) + 1
-    (tmp_path / "record.json").write_bytes(data[:where])
-    with pytest.raises(RecordError, match="cannot be read"):
-        load(tmp_path)
-
-
 @settings(max_examples=300)
 @given(st.data())
 def test_any_value_in_any_place(data: st.DataObject) -> None:
@@ -127,10 +111,6 @@ def test_foreign_json_is_refused(value: object) -> None:
     [
         (2, "has schema version 2, and this xbench reads up to 1"),
         (10**300, "has schema version"),
-        (True, "no valid schema_version"),
-        (0, "no valid schema_version"),
-        (1.0, "no valid schema_version"),
-        ("1", "no valid schema_version"),
         (None, "no valid schema_version"),
         ([[1] * 1000], "no valid schema_version"),
         ([[[10**400] * 5] * 5] * 5, "no valid schema_version"),
@@ -140,28 +120,6 @@ def test_versions_are_named(version: object, message: str) -> None:
     with pytest.raises(RecordError, match=message) as caught:
         loads(json.dumps(DOCUMENTS["profile"] | {"schema_version": version}))
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "null",
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "[" * 900 + "]" * 900,
-        "9" * 5000,
-        "\ufeff{}",
-        '{"schema_version": 1, "kind": ' + "[" * 900 + "]" * 900 + "}",
-        '{"schema_version": 1, "kind": {"profile": 1}}',
-        '{"schema_version": 1, "kind": "profile", "created": NaN}',
-        TEXTS["profile"].replace("resnet18", "\\uD800"),
-        '{"benchmarks": [], "version": "1.0"}',
-    ],
-    ids=lambda text: text[:30],
-)
-def test_other_files_are_refused_in_one_sentence(text: str) -> None:
-    assert _record_or_sentence(text) is None
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), 2**63], ids=["huge", "-huge", "64 bits"])
@@ -182,21 +140,6 @@ def test_integers_beyond_all_measure_are_refused(number: int, path: tuple[Any, .
     with pytest.raises(RecordError, match=f"not a valid xbench result: profile.{path[0]}") as caught:
         loads(json.dumps(document))
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("a\0b", "NUL|null"),
-        ("x" * 5000, "too long"),
-        ("missing.json", "there is no result"),
-        ("", "there is no result"),
-    ],
-    ids=["NUL", "long", "missing", "folder"],
-)
-def test_paths_that_cannot_be_read(name: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=reason):
-        load(tmp_path / name)
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-v1.json")), ids=lambda path: path.stem)
