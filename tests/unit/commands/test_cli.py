@@ -16,7 +16,7 @@ from outcome import Run
 from xbench import __version__, cli
 from xbench.commands import report
 from xbench.commands.options import show_result, takes
-from xbench.config import RunConfig
+from xbench.config import EffortOptions, ProfileEffort, RunConfig, WorkloadOptions
 from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
 from xbench.schedules import parse_modes
@@ -229,3 +229,26 @@ def test_a_result_is_shown_on_stdout_unless_that_is_taken(
     shown = capfd.readouterr()
     assert shown[where].startswith("optimal is faster: 10.8 % less")
     assert shown[1 - where] == ""
+
+
+def test_efforts() -> None:
+    assert EffortOptions().read() == Effort(launches=4, rounds=4, steps=None)
+    quick = EffortOptions(quick=True).read()
+    assert (quick.launches, quick.rounds, quick.steps) == (1, 6, 4)
+    own = EffortOptions(launches=3, quick=True).read()
+    assert (own.launches, own.rounds, own.steps) == (3, 6, 4)
+    assert [ProfileEffort(quick=quick).read().profile_steps for quick in (False, True)] == [16, 8]
+
+
+def test_a_workload_s_text_takes_every_option_of_the_step() -> None:
+    (typed,) = WorkloadOptions(names="resnet18", amp="bf16", clip=1.0, accumulate=2, seed=3).read()
+    (written,) = WorkloadOptions(names="resnet18:amp=bf16,clip=1,accumulate=2,seed=3").read()
+    assert typed == written
+
+
+def test_completing_a_word_imports_no_torch() -> None:
+    code = "import sys; from xbench.cli import main\ntry: main([])\nfinally: assert 'torch' not in sys.modules"
+    typed = {"_XBENCH_COMPLETE": "bash_complete", "COMP_WORDS": "xbench compare --de", "COMP_CWORD": "2"}
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, **typed}, capture_output=True, text=True)
+    assert "plain,--device" in ran.stdout.split()
+    assert "AssertionError" not in ran.stderr

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from golden_file import GOLDEN
-from kept_runs import RUNS, keep
-from outcome import Refused, Run
+from outcome import RUNS, Refused, Run, keep
 
 from xbench.record_files import run_folders
 from xbench.records import load, save

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from golden_file import GOLDEN
-from kept_runs import RUNS, keep
-from outcome import Run
+from outcome import RUNS, Run, keep
 
 from xbench.cluster.policies import POLICIES
 from xbench.cluster.traces import TRACES
@@ -20,7 +14,6 @@ from xbench.commands.listing import MAX_NAMES, WHAT, listing
 from xbench.errors import SpecError
 from xbench.fabrics import FABRICS
 from xbench.modes import MODES
-from xbench.records import load, save
 from xbench.workloads import WORKLOADS, libraries, parse_workload, resolve
 
 
@@ -171,12 +164,3 @@ def test_a_long_list_of_runs_says_how_much_is_left_and_json_has_the_facts(run: R
     assert run("list", "runs", "--most", "1")[2] == "1 more: --most 2 lists them\n"
     assert run("list", "runs", "resnet18") == (0, "", "no runs in results/runs whose name holds 'resnet18'\n")
     assert run("list", "runs", "000-A", "--names")[:2] == (0, "results/runs/20260101-120000-a\n")
-
-
-def test_runs_are_listed_without_torch(tmp_path: Path) -> None:
-    save(load(GOLDEN / "comparison-v1.json"), tmp_path / RUNS / "20260101-120000-a" / "record.json")
-    body = "import sys; from xbench.cli import main; main(['list', 'runs']); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, check=False,
-                          env=os.environ | {"PYTHONPATH": str(GOLDEN.parents[1])})  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "results/runs/20260101-120000-a" in done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from outcome import Refused, Run
 
 from xbench import cli
 from xbench.modes import waiting_modes
-from xbench.records import Profile, load, loads
+from xbench.records import Profile, Scaling, load, loads
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 COMPARISON = GOLDEN.with_name("comparison-v1.json")
@@ -58,14 +60,8 @@ def comparison(tmp_path: Path, *, second: dict[str, object] | None = None) -> st
     return str(tmp_path)
 
 
-def test_a_comparison_shows_its_real_steps_beside_unless_something_changed(run: Run, tmp_path: Path) -> None:
-    path = comparison(tmp_path)
-    _, out, _ = run(path)
-    (heading,) = (line for line in out.splitlines() if "over bound" in line)
-    assert heading.split()[-2:] == ["real", "step"]
-    (row,) = (line for line in out.splitlines() if line.startswith(" optimal"))
-    assert row.split()[-2:] == ["586", "ms"]
-    _, out, _ = run(path, "--workers", "3")
+def test_real_steps_do_not_stand_beside_a_what_if(run: Run, tmp_path: Path) -> None:
+    _, out, _ = run(comparison(tmp_path), "--workers", "3")
     assert "real step" not in out
 
 
@@ -93,13 +89,6 @@ def test_json_is_a_profile_that_has_stdout_alone(run: Run) -> None:
         assert record.cost_model is not None
         assert record.cost_model.world_size == 4
         assert "4 workers in place of 2" in err
-
-
-def test_json_to_a_file_leaves_the_table_on_stdout(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run(str(GOLDEN), "--json", str(tmp_path / "planned.json"), "--rate", "10gbit")
-    assert code == 0
-    assert "Plans and their predicted steps" in out
-    assert load(tmp_path / "planned.json").kind == "profile"
 
 
 def test_a_snippet_has_stdout_alone_and_names_the_file(run: Run, tmp_path: Path) -> None:
@@ -183,11 +172,6 @@ def test_the_written_record_is_planned_alike(run: Run, capfd: pytest.CaptureFixt
 
 
 def test_auto_is_pasted_for_attach_and_for_ddp(run: Run) -> None:
-    code, out, _ = run(str(GOLDEN), "--modes", "ddp,auto")
-    assert code == 0
-    text = " ".join(out.split())
-    assert "Use auto: predicted" in text
-    assert "--emit ddp --mode auto the same buckets for DistributedDataParallel itself" in text
     code, out, _ = run(str(GOLDEN), "--modes", "ddp,auto", "--emit", "python")
     assert code == 0
     assert 'schedule="auto", plan=buckets, wait="step"' in out
@@ -282,3 +266,44 @@ def test_where_gradients_were_clipped_no_update_is_put_off(run: Run, tmp_path: P
     assert (code, err) == (0, "")
     assert "were layers of the next forward pass" not in out
     assert "were layers of the next forward pass" in " ".join(run(str(GOLDEN))[1].split())
+
+
+# --- many numbers of workers ---
+
+
+def test_tables_of_sizes_go_to_stdout_and_say_simulated(run: Run) -> None:
+    code, out, err = run(GOLDEN, "--workers", "2,64", "--modes", "ddp,optimal", "-v")
+    assert (code, err) == (0, "")
+    for title in ("Step", "Scaling efficiency", "Samples/s, all workers", "Exposed communication", "Buckets"):
+        assert f"\n{title} (simulated)" in out
+    assert "optimal is fastest at every size." in out
+    assert "Error band:" in out
+    assert "2 workers were measured." in out
+
+
+def test_the_csv_of_sizes_is_tidy(run: Run) -> None:
+    code, out, err = run(GOLDEN, "--workers", "2..8", "--modes", "wfbp,single", "--csv", "-")
+    assert "Step (simulated)" in err
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [(row["mode"], row["workers"]) for row in rows] == [
+        (mode, size) for mode in ("wfbp", "single") for size in ("2", "4", "8")
+    ]
+    for row in rows:
+        assert (row["label"], row["topology"], row["workload"]) == ("simulated", "ring", "resnet18")
+        share = {"2": 0.24, "4": 0.34, "8": 0.44}[row["workers"]]
+        ends = [float(row[end]) / float(row["step_s"]) for end in ("step_low_s", "step_high_s")]
+        assert ends == pytest.approx([1 / (1 + share), 1 / (1 - share)])
+        assert 0 < float(row["efficiency"]) < 1
+
+
+def test_the_record_of_sizes_can_be_shown_again(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "scaling.json"
+    assert loads(run(GOLDEN, "--workers", "4..4", "--json", "-")[1]).kind == "scaling"
+    code, out, err = run(GOLDEN, "--workers", "2..2048", "--topology", "hierarchical:gpus=8", "--json", target)
+    record = load(target)
+    assert (code, err) == (0, "")
+    assert isinstance(record, Scaling)
+    assert record.topology == "hierarchical:gpus=8,rate=1600gbit,latency=5us"
+    assert cli.main(["report", str(target)]) == 0
+    assert "Inside a host of 8" in " ".join(out.split())
