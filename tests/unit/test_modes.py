@@ -50,10 +50,6 @@ def test_modes_that_cannot_be(text: str, message: str, hint: str) -> None:
     assert (caught.value.hint or "").startswith(hint)
 
 
-def test_a_list_of_modes() -> None:
-    assert [mode.text for mode in parse_modes("wfbp, mgwfbp,crossover")] == ["wfbp", "mgwfbp", "crossover"]
-
-
 def test_a_second_copy_is_the_same_mode_under_another_name() -> None:
     first, second = parse_modes("ddp,ddp@b")
     assert (second.text, second.name, second.carrier) == ("ddp@b", first.name, first.carrier)

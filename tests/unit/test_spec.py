@@ -75,20 +75,6 @@ def test_any_text_is_an_integer_in_range_or_a_spec_error(value: str) -> None:
     assert 2 <= number <= 8
 
 
-@pytest.mark.parametrize(
-    ("fabric", "text", "world_size"),
-    [
-        (FabricSpec(name="local", ranks=3), "local:ranks=3", 3),
-        (FabricSpec(name="shaped", hosts=2, rate="1gbit"), "shaped:hosts=2,rate=1gbit", 2),
-        (FabricSpec(name="shaped", hosts=4, ranks=2, rate="1gbit"), "shaped:hosts=4,rate=1gbit,ranks=2", 8),
-        (FabricSpec(name="auto"), "auto", 1),
-    ],
-)
-def test_fabrics_are_written_as_they_are_read(fabric: FabricSpec, text: str, world_size: int) -> None:
-    assert str(fabric) == text
-    assert fabric.world_size == world_size
-
-
 def test_specs_are_frozen_and_closed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Effort().rounds = 3  # type: ignore[misc]

@@ -359,13 +359,6 @@ def test_a_case_without_a_ratio_does_not_hold_up_the_others() -> None:
     assert _with_floors(made.SUITE, alone) == set()
 
 
-@ANSWERS
-def test_a_baseline_of_too_few_pairs_is_refused(root: Path) -> None:
-    with pytest.raises(SpecError, match="--pairs 5: a noise floor takes 6 pairs or more"):
-        based(root, BOTH, pairs=5)
-    assert not (root / "launches").exists()
-
-
 @pytest.mark.parametrize(("minutes", "pairs"), [(2.0, 8), (4.0, 18), (5.0, AA_PAIRS), (600.0, AA_PAIRS)])
 def test_a_baseline_has_as_many_pairs_as_its_budget_has_room_for(minutes: float, pairs: int) -> None:
     """A pair takes 11.8 s, and 20 s have passed."""

@@ -35,12 +35,6 @@ def test_a_folder_knows_its_repository(root: Path) -> None:
     assert Repository.around(root / "bench") == Repository(root.resolve(), Path("bench"))
 
 
-def test_outside_of_any_repository_there_is_no_base(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is in no git repository") as caught:
-        Repository.around(tmp_path)
-    assert "stored baseline" in caught.value.hint
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_checkout_of_another_user_says_what_git_wants(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")

@@ -107,7 +107,6 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ("pairs = 12", 'heap = "keep"', "'heap' in [regress] is gone: XBENCH_HOST_TUNING=off", ""),
         ("workers = 64", "workers = 2000000",
          f"check 'resnet18': workers = 2000000: it has to be less than or equal to {MAX_WORKERS}", ""),
-        ("workers = 64", "worker = 64", "unknown key 'worker' in check 'resnet18'", "did you mean 'workers'?"),
         ('name = "small"', 'nam = "small"', "unknown key 'nam' in [[regress.check]] number 2", "did you mean 'name'?"),
         ('buckets = "exact"', 'bukets = "exact"', "unknown metric 'bukets' in [regress.thresholds]",
          "did you mean 'buckets'?"),
@@ -122,7 +121,6 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ('"7.5 %"', '"exact"', '[regress.thresholds]: step_time = "exact": no clock repeats a step exactly',
          'write it like "5 %"'),
         ('"7.5 %"', "true", "[regress.thresholds]: step_time = True is not a threshold", 'write it like "5 %"'),
-        ('buckets = "exact"', "buckets = 1", "[regress.thresholds]: buckets = 1 has no unit", 'write "1 %"'),
         ('"ddp", "optimal"', '"ddp", "optimale"', "check 'resnet18': modes: unknown mode 'optimale'",
          "did you mean 'optimal'? (xbench list modes has them all)"),
         ('"ddp", "optimal"', '"ddp", "ddp"', "check 'resnet18': the mode 'ddp' stands twice", "write it once"),
@@ -162,18 +160,13 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ('name = "small"', 'name = ""', "[[regress.check]] number 2: the name '' cannot be shown", "give it"),
         ('name = "small"\n', "", "[[regress.check]] number 2 has no 'name'", "add name = …"),
         ("budget_minutes = 5", "budget_minutes = 0", "[regress]: budget_minutes = 0: it has to be greater than 0", ""),
-        ("budget_minutes = 5", 'budget_minutes = "5 minutes"', '[regress]: budget_minutes = "5 minutes": it has to be '
-         "a valid number", ""),
         ("pairs = 12", "pairs = true", "[regress]: pairs = True: it has to be a valid integer", ""),
-        ("confirm = false", 'confirm = "no"', '[regress]: confirm = "no": it has to be a valid boolean', ""),
         *(
             ('" parameters 1  -> 2"', repr(text),
              f"check 'resnet18': expect_change = {text!r} names no change of a workload",
              'write what the failed check says, such as "parameters 3159050 -> 3685130"')
             for text in ("true", "parameters 1", "1 -> 2", "colour red -> blue", "-> parameters 1")
         ),
-        ('" parameters 1  -> 2"', "true",
-         "check 'resnet18': expect_change = True: it has to be a valid string", ""),
         ("[regress]", "[regres]", "there is no table [regress]", "did you mean"),
         ("[regress.thresholds]", "[regress.treshholds]", "unknown key 'treshholds' in [regress]",
          "did you mean 'thresholds'?"),
