@@ -254,13 +254,6 @@ def test_events_of_a_journal_are_dictionaries_in_one_module_only(path: Path) -> 
     assert bool(named) == (path == ROOT / "xbench" / "rank" / "events.py")
 
 
-def test_every_kind_of_record_has_a_view() -> None:
-    from xbench.report.kinds import VIEWS
-
-    assert VIEWS.names() == list(KINDS)
-    assert len({VIEWS.load(name) for name in KINDS}) == len(KINDS)
-
-
 def _over_limits(path: Path) -> set[str]:
     """The functions of a file that are too long or take too many parameters; `self` and `cls` do not count."""
     found = set()

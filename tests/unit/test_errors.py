@@ -21,12 +21,6 @@ def test_the_documented_tree_is_the_tree() -> None:
     assert {error.__name__: str(error.exit_code) for error in _tree()} == drawn
 
 
-def test_an_error_carries_a_hint_and_a_detail() -> None:
-    error = XbenchError("it broke", hint="mend it", detail="Traceback ...")
-    assert (str(error), error.hint, error.detail) == ("it broke", "mend it", "Traceback ...")
-    assert (XbenchError("it broke").hint, XbenchError("it broke").detail) == (None, None)
-
-
 def test_a_traceback_shows_the_hint() -> None:
     shown = traceback.format_exception_only(XbenchError("it broke", hint="mend it"))
     assert shown == ["xbench.errors.XbenchError: it broke\n", "hint: mend it\n"]

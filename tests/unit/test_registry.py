@@ -25,12 +25,6 @@ def test_names_keep_their_order_and_their_facts(colours: Registry[object]) -> No
     assert "green" not in colours
 
 
-def test_load_imports_the_target(colours: Registry[object]) -> None:
-    import math
-
-    assert colours.load("red") == math.pi
-
-
 def test_an_unknown_name_is_a_spec_error_with_the_nearest(colours: Registry[object]) -> None:
     with pytest.raises(SpecError, match="unknown colour 'rod'") as caught:
         colours.load("rod")

@@ -173,13 +173,6 @@ def test_a_file_of_others_beside_the_csv_is_never_written_over(run: Run, result:
     assert sorted(result.parent.iterdir()) == [mine, result]
 
 
-@pytest.mark.parametrize("format", ["trace", "markdown", "csv", "junit"])
-def test_the_same_command_writes_the_same_file_every_night(run: Run, result: Path, format: str) -> None:
-    for _ in range(2):
-        code, out, _ = run(result, f"--{format}", result.parent / "nightly")
-        assert (code, out) == (0, "")
-
-
 def test_a_result_is_never_written_over(run: Run, result: Path, pages: list[int]) -> None:
     before = result.read_bytes()
     refused(
@@ -198,15 +191,6 @@ def test_a_result_is_never_written_over(run: Run, result: Path, pages: list[int]
         "name the results first, and --json after them",
     )
     assert (result.read_bytes(), pages) == (before, [])
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
-def test_a_full_disk_is_one_sentence_with_the_file_s_name(run: Run, result: Path) -> None:
-    assert run(result, "--markdown", "/dev/full") == (
-        1,
-        "",
-        "error: /dev/full: No space left on device\n  hint: --debug shows where\n",
-    )
 
 
 BROKEN = {

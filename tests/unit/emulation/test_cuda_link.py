@@ -105,13 +105,6 @@ def test_a_timed_wait_is_queued_before_the_device_gets_to_it(monkeypatch: pytest
     assert took_s == pytest.approx(20e-6, abs=1e-12)
 
 
-def test_without_the_head_start_the_host_s_calls_would_be_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeGpu(monkeypatch, call_us=5.0)
-    monkeypatch.setattr(cuda, "head_start", lambda stream: None)
-    link = cuda.StreamLink(EmulatedLink(model=LINE), CUDA)
-    assert link.took_s(20e-6) > 25e-6
-
-
 def test_contention_copies_more_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGpu(monkeypatch, call_us=5.0)
     waits: list[tuple[Any, ...]] = []

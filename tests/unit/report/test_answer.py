@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import sample_records as made
 
-from xbench.records import BY_HAND, Comparison, Estimate, ModeResult, Ratio, dump, loads
+from xbench.records import BY_HAND, Comparison, Estimate, ModeResult, Ratio
 from xbench.report import FORMATS
 from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, parity_cell, ranking, ratio_cell, removed_cell, span_cell, verdict
@@ -296,14 +294,6 @@ def test_what_proves_nothing_keeps_its_times_and_has_one_sentence_a_reason() -> 
 def test_a_reference_by_hand_is_said() -> None:
     text = columns_line(unproven(reference=BY_HAND, shown=True))
     assert "averaging by hand" in text
-
-
-def test_a_record_from_before_says_yes() -> None:
-    data = json.loads(dump(made.comparison()))
-    for mode in data["modes"].values():
-        if mode["parity"] is not None:
-            del mode["parity"]["shown"]
-    assert loads(json.dumps(data)) == made.comparison()
 
 
 def test_a_reference_that_fails_is_not_held_against_itself() -> None:

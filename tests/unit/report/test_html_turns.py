@@ -32,13 +32,10 @@ def bars(name: str) -> list[tuple[float, float]]:
     ]
 
 
-def test_the_device_is_held_by_one_job_at_a_time_or_by_nobody() -> None:
+def test_the_device_is_held_by_one_job_or_nobody_and_gradients_travel_on_after_a_turn() -> None:
     assert bars("turn of A") == [(0.0, 0.25), (0.75, 0.25)]
     assert bars("turn of B") == [(0.375, 0.375)]
     assert bars("waits for communication: exposed") == [(0.25, 0.125)]
-
-
-def test_gradients_travel_on_after_a_turn_where_they_do() -> None:
     assert bars("gradients travel") == [(0.25, 0.25)]  # not where they arrived within the turn, or nobody saw it
 
 

@@ -15,18 +15,9 @@ from xbench.report.answer import answer, verdict
 from xbench.runs import converge
 from xbench.runs.build_records import UNPREDICTED, comparison_record
 from xbench.runs.prepare import check_available, check_on_gpu, default_reference
-from xbench.schedules import parse_mode, parse_modes
+from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
 from xbench.torch_compile import compiler_obstacle
-
-MODES = ("ddp+compile", "fsdp+compile", "compute+compile")
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_the_plus_is_part_of_the_name(name: str) -> None:
-    mode = parse_mode(name)
-    assert (mode.text, mode.name, mode.carrier) == (name, name, name)
-    assert parse_modes(f"ddp,{name}@b")[1].text == f"{name}@b"
 
 
 def test_without_a_compiler_they_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -69,11 +69,3 @@ def test_every_view_shows_the_memory(record: Comparison) -> None:
     assert "| `fsdp` | 21.0 MiB (sum) | 5.00 MiB | 4.00 MiB | 8.00 MiB | 4.00 MiB |" in text
     times = next(section for section in view.sections() if section.key == "times")
     assert any(getattr(block, "title", "") == "Memory of a rank" for block in times.blocks)
-
-
-def test_a_record_without_memory_shows_none() -> None:
-    collector = collector_of(run_of("ddp", A))
-    timed(collector, "ddp", 1.0)
-    found = comparison_record(frame(collector.run), collector)
-    assert "Memory" not in markdown.render(found)
-    assert view_of(found).sections()[0].blocks
