@@ -1,9 +1,10 @@
-"""Files that an option names: which may be replaced, failed writes, and what is no regular file."""
+"""Files that are written: which may be replaced, failed writes, what is no regular file; and a record's command."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from xbench.errors import RunError, SpecError
 from xbench.output_files import check_file, check_folder, is_own, write_file
+from xbench.record_files import FRAME, command_line, frame_kind, write_whole
 from xbench.records import dump, load
 from xbench.report import FORMATS
 from xbench.report.formats import csv
@@ -109,6 +111,8 @@ def test_a_descriptor_a_pipe_and_a_device_are_written_as_they_are(tmp_path: Path
     assert target.read_text() == "told"
     write_file("text", "/dev/null")
     assert Path("/dev/null").is_char_device()
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        write_file("text", "/dev/full")
     pipe, read = tmp_path / "pipe", list[str]()
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
@@ -194,3 +198,25 @@ def test_a_folder_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr("xbench.output_files.os.stat", forbidden)
     with pytest.raises(SpecError, match="cannot be written: permission denied"):
         check_file("/root/x.json", "--json")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_file_has_the_mode_that_the_user_s_mask_gives(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = write_whole("private or not", tmp_path / "record.json")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": 3}', "[" * 100_000, '{"kind": "meas'])
+def test_a_frame_that_says_nothing_names_no_kind(tmp_path: Path, text: str) -> None:
+    assert frame_kind(tmp_path) is None
+    (tmp_path / FRAME).write_text(text)
+    assert frame_kind(tmp_path) is None
+
+
+def test_the_command_of_a_record_can_be_written_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["xbench", "plan", "my run", os.fsdecode(b"a\xffb")])
+    assert command_line() == "xbench plan 'my run' 'a?b'"
