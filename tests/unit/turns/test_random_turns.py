@@ -1,4 +1,4 @@
-"""One device's turns at random: calls in any order, sensible or not, against the rule without a state machine."""
+"""One device's turns at random: calls in any order against the rule without a state machine; and why a job waits."""
 
 from __future__ import annotations
 
@@ -222,3 +222,40 @@ TestDevice = Device.TestCase
 TestDevice.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def after(turns: Turns, method: str, *arguments: object) -> Turns:
+    """The turns after a call."""
+    getattr(turns, method)(*arguments)
+    return turns
+
+
+def begun() -> Turns:
+    """Turns whose two jobs have begun block 1."""
+    return after(after(Turns(2), "begin", 0, 1, (0, 1)), "begin", 1, 1, (0, 1))
+
+
+def test_a_meeting_that_a_job_died_in_does_not_open_without_the_others():
+    turns = after(Turns(3), "barrier", 0, "go")
+    assert turns.leave(0) == []
+    assert turns.barrier(1, "another") == []
+    assert turns.barrier(2, "another") == [Meeting(1, frozenset({1, 2})), Meeting(2, frozenset({1, 2}))]
+
+
+def test_a_job_ends_the_block_that_it_is_in():
+    with pytest.raises(RunError, match="is in block 1"):
+        begun().end_block(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("turns", "job", "why"),
+    [
+        (after(begun(), "acquire", 0), 1, "held by job 0"),
+        (after(begun(), "acquire", 1), 1, "where job 0 is next and has not asked for its turn"),
+        (after(Turns(2), "barrier", 0, "go"), 0, "where job 1 has not come"),
+        (after(Turns(2), "begin", 0, 1, (0, 1)), 0, "where job 1 has not come"),
+        (after(Turns(3), "barrier", 1, "go"), 1, "where jobs 0, 2 have not come"),
+    ],
+)
+def test_why_a_job_waits(turns, job, why):
+    assert turns.reason(job) == why
