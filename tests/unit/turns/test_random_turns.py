@@ -242,6 +242,14 @@ def test_a_meeting_that_a_job_died_in_does_not_open_without_the_others():
     assert turns.barrier(2, "another") == [Meeting(1, frozenset({1, 2})), Meeting(2, frozenset({1, 2}))]
 
 
+def test_a_block_begins_at_the_first_place_of_its_pattern():
+    turns = begun()
+    for method, *arguments in (("acquire", 0), ("release", 0), ("end_block", 0, 1), ("end_block", 1, 1)):
+        after(turns, method, *arguments)
+    after(after(turns, "begin", 0, 2, (0, 1)), "begin", 1, 2, (0, 1))
+    assert turns.acquire(0) == [Granted(0)]
+
+
 def test_a_job_ends_the_block_that_it_is_in():
     with pytest.raises(RunError, match="is in block 1"):
         begun().end_block(1, 2)
