@@ -26,8 +26,6 @@ FORMER: dict[str, dict[str, str]] = {
         "cluster policies": "write xbench list policies",
         "cluster restart": "write xbench cluster run JOBS.toml --restarts N",
         "cluster traces": "write xbench list traces, or xbench cluster compare --trace NAME, which fetches it",
-        "cluster traces fetch": "write xbench cluster compare --trace NAME, which fetches it",
-        "cluster traces list": "write xbench list traces",
         "completion": 'eval "$(_XBENCH_COMPLETE=bash_source xbench)" makes bash complete its words',
         "fabric check": "write xbench env --links SPEC",
         "fabric clean": "write xbench clean",
