@@ -71,9 +71,9 @@ faults: $(VENV)/.installed-dev  ## Run the security tests and a share of the fau
 	@echo "cases and draws of XBENCH_FAULTS_SEED=$(XBENCH_FAULTS_SEED)"
 	$(BIN)/python -m pytest -n 2 --durations 10 $(wildcard tests/security) tests/faults
 
-# Goes on where it was interrupted.
+# What has held in the file is not run again.
 all-faults: $(VENV)/.installed-dev  ## Run every fault case and 200 draws (an hour, as root)
-	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
+	XBENCH_FAULTS_SEED=0 XBENCH_FAULTS_OUTPUT=results/faults.json $(BIN)/python -m pytest -n 2 tests/faults/test_faults.py
 
 mutate: $(VENV)/.installed-dev  ## Judge 300 mutants of planning, stats and cluster by the unit tests (an hour)
 	$(BIN)/python -m tests.mutants --count 300 --jobs 2

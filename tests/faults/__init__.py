@@ -9,7 +9,7 @@
     case.py          `Case` and what the families share
     family_*.py      the table of cases, one file a family
     draws.py         random draws over fabric, phase, target and fault
-    __main__.py      the command: python -m tests.faults --all --draws 200 --seed 0
+    suite.py         all cases by name, one run of one of them, and the file that keeps results
 
-A test of the verdict itself is in test_verdict.py, a seeded share of the cases in test_faults.py.
+A test of the verdict itself is in test_verdict.py. test_faults.py runs a seeded share of the cases, or all of them.
 """

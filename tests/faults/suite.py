@@ -1,12 +1,18 @@
-"""All cases by name, which of them this machine can run, and one run of one case."""
+"""All cases by name, which of them this machine can run, one run of one case, and the file that keeps results."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import platform
 import random
+import subprocess
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from . import (
@@ -21,9 +27,7 @@ from .case import Case, has
 from .harness import case_folder
 from .verdict import wrong
 
-FAMILIES = (
-    family_ranks, family_parent, family_limits, family_environment, family_several, family_commands,
-)  # fmt: skip
+FAMILIES = (family_ranks, family_parent, family_limits, family_environment, family_several, family_commands)
 TITLES = {
     "A": "faults inside a rank",
     "P": "faults in the probe of the model",
@@ -94,3 +98,44 @@ def run(one: Case) -> Result:
     broken = wrong(one.expected, seen)
     facts = seen.summary()
     return Result(one.name, broken, facts if broken else {key: facts[key] for key in KEPT if key in facts})
+
+
+def kept(output: Path | None) -> dict[str, Any]:
+    """Results by name that a file holds; none where there is no file."""
+    if output is None or not output.exists():
+        return {}
+    cases: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))["cases"]
+    return cases
+
+
+def keep(output: Path, seed: int, result: Result) -> None:
+    """Add a result to the file, beside other processes that do."""
+    with open(__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        facts = vars(result)
+        cases = kept(output) | {facts["name"]: {key: fact for key, fact in facts.items() if key != "name"}}
+        head = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=10", "HEAD"]
+        content = {
+            "command": f"XBENCH_FAULTS_OUTPUT={output} pytest tests/faults/test_faults.py",
+            "seed": seed,
+            "commit": subprocess.run(head, capture_output=True, text=True).stdout.strip(),
+            "machine": f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}",
+            "summary": summary(cases),
+            "cases": cases,
+        }
+        part = output.with_name(f".{output.name}.part")
+        part.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
+        part.replace(output)
+
+
+def summary(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By family: its title, and how many cases were run, held, broken and skipped."""
+    found: dict[str, dict[str, Any]] = {}
+    for family in TITLES:
+        mine = [result for name, result in results.items() if name.partition("-")[0] == family]
+        if mine:
+            skipped = sum(result["skipped"] is not None for result in mine)
+            broken = sum(bool(result["broken"]) for result in mine)
+            run, held = len(mine) - skipped, len(mine) - skipped - broken
+            found[family] = {"title": TITLES[family], "run": run, "held": held, "broken": broken, "skipped": skipped}
+    return found

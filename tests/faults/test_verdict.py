@@ -12,7 +12,7 @@ import pytest
 
 from .draws import as_case, draw, expected_of
 from .observation import Observation, RecordSeen, RunSeen, Said, mixed_in, read_record, run_folders, units_of
-from .suite import TITLES, all_cases, share
+from .suite import TITLES, Result, all_cases, keep, kept, share
 from .verdict import DONE, FAILED, INTERRUPTED, Expected, wrong
 
 UNITS = frozenset({"block ddp launch 0 round 0 job 0", "block wfbp launch 0 round 0 job 0"})
@@ -175,3 +175,17 @@ def test_a_killed_parent_is_never_asked_for_a_sentence_and_a_killed_rank_always_
         if one.fault == "kill" and one.phase not in ("timeline", "end", "save"):
             assert expected_of(one).silent == (one.target == "parent")
             assert expected_of(one).codes == ((-9,) if one.target == "parent" else (FAILED,))
+
+
+def test_results_are_kept_and_counted_until_a_case_holds(tmp_path: Path) -> None:
+    output = tmp_path / "faults.json"
+    assert kept(output) == kept(None) == {}
+    for result in (
+        Result("P-raise", [], {"code": 2}), Result("P-segv", ["a rule"], {}), Result("P-term", [], {}, "needs root"),
+    ):  # fmt: skip
+        keep(output, 0, result)
+    counts = {"title": "faults in the probe of the model", "run": 2, "held": 1, "broken": 1, "skipped": 1}
+    assert json.loads(output.read_text())["summary"] == {"P": counts}
+    keep(output, 0, Result("P-segv", [], {}))
+    assert list(kept(output)) == ["P-raise", "P-segv", "P-term"]
+    assert kept(output)["P-segv"] == {"broken": [], "seen": {}, "skipped": None}
