@@ -26,12 +26,6 @@ from xbench.records import Comparison, Profile, load
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
 TINY = "transformer-tiny"
 FORKED = Path(__file__).parent / "ranks" / "forked.py"
-SHARED_BY_RANKS = {
-    "PYTHONPATH": os.pathsep.join(
-        [str(Path(__file__).parents[1] / "ranks"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-}
-"""The environment in which the programs in `ranks/` import the modules of `tests/ranks`."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -140,17 +134,27 @@ def compared(folder: Path, source: str, modes: str, *options: str, ranks: int = 
 
 
 def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
-    """What so many ranks print that run a script which meets over a file store, forked by `ranks/forked.py`."""
-    env = os.environ | SHARED_BY_RANKS | {"WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, str(FORKED), str(world), str(store.parent), str(script), *arguments]
-    started = subprocess.Popen(words, env=env, start_new_session=True)
+    """What so many ranks print that run a script which meets over a file store."""
+    (said,) = said_by_groups([[world, str(script), *arguments]], store, timeout_s)
+    return said
+
+
+def said_by_groups(groups: Sequence[Sequence[int | str]], store: Path, timeout_s: float) -> list[list[str]]:
+    """What each rank of each group prints; `ranks/forked.py` says what a group is."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(
+        [sys.executable, str(FORKED), str(store), json.dumps(groups)], env=env, start_new_session=True
+    )
     try:
         started.wait(timeout_s)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-    return [(store.parent / f"{rank}.txt").read_text() for rank in range(world)]
+    return [
+        [Path(f"{store}{number}-{rank}.txt").read_text() for rank in range(int(group[0]))]
+        for number, group in enumerate(groups)
+    ]
 
 
 def scenarios_of(*scripts: str) -> list[str]:

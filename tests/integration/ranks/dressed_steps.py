@@ -1,35 +1,26 @@
-"""Ranks of the tests on dressed process groups (`tests/ranks/dressed.py`): what NCCL does to a host, and Gloo does not.
+"""Ranks of the tests on dressed process groups (`dressed.py`): what NCCL does to a host, and Gloo does not.
 
-`dressed_steps.py WORLD:SCENARIO ...` forks the ranks of each world size, because importing torch costs more than all
-scenarios together. It prints a line for each scenario and rank. A scenario that must deadlock has ranks of its own. The
-ranks of `WORLD:SCENARIO:one-queue` run all collectives in the order in which the host launched them.
+Started as `schedules.py` is. A scenario that must deadlock has ranks of its own. Ranks of `SCENARIO:one-queue` run all
+collectives in the order in which the host launched them.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
-import signal
 import sys
-import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from math import ceil, log2
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import dressed
 import pytest
 import torch
-import torch._dynamo  # operations under a dispatch mode import it, which each rank would do for itself
 import torch.distributed as dist
 from dressed import DEVICE, Race, Stuck, optimizer_calls
 from next_forward_loops import PUT_OFF
 from partial import masked
-from schedule_training import Net, batch, check, equal_on_all_ranks, make, nothing_more, one
+from schedule_training import Net, batch, check, equal_on_all_ranks, make, nothing_more, one, run_scenarios
 from torch import Tensor, nn
 
 import xbench
@@ -42,9 +33,6 @@ from xbench.schedules.served_parameters import trainable
 LAYERS = 12
 STUCK_AFTER_S = 2.0
 """Patience of scenarios that must deadlock."""
-SCENARIO_TIMEOUT_S = 60
-GRACE_S = 5
-ONE_QUEUE = ":one-queue"
 
 
 class Deep(nn.Module):
@@ -273,70 +261,8 @@ def an_engine_that_does_not_wait_is_caught(rank: int, world: int) -> None:
     DEVICE.synchronize()
 
 
-def run_rank(rank: int, world: int, names: Sequence[str], path: str) -> int:
-    dressed.dress(one_queue=any(name.endswith(ONE_QUEUE) for name in names))
-    store = dist.FileStore(path, world)
-    store.set_timeout(timedelta(seconds=SCENARIO_TIMEOUT_S))
-    dist.init_process_group(dressed.BACKEND, store=store, rank=rank, world_size=world)
-    for name in names:
-        try:
-            globals()[name.removesuffix(ONE_QUEUE)](rank, world)
-            said = "ok"
-        except BaseException:
-            said = traceback.format_exc()
-        os.write(1, f"{world}:{name} on rank {rank}: {said}\n".encode())
-        if said != "ok":
-            return 1  # the ranks may be out of step now
-        store.set(f"{name} {rank}", "done")
-        store.wait([f"{name} {other}" for other in range(world)])  # who leaves first would close its connections
-    return 0
-
-
-def exit_as_rank(rank: int, world: int, names: Sequence[str], path: str) -> NoReturn:
-    status = 1
-    try:
-        status = run_rank(rank, world, names, path)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def all_succeed(ranks: set[int]) -> bool:
-    """Wait for these processes. After the first failure the others have some seconds to report theirs."""
-    while ranks:
-        pid, status = os.wait()
-        ranks.discard(pid)
-        if status != 0:
-            time.sleep(GRACE_S if ranks else 0)
-            for other in ranks:
-                os.kill(other, signal.SIGKILL)
-                os.waitpid(other, 0)
-            return False
-    return True
-
-
-def main(words: Sequence[str]) -> int:
-    """Fork the ranks before any store or thread exists: a fork beside other threads inherits what they had locked."""
-    torch.set_num_threads(1)
-    gc.freeze()  # torch's million objects need no look at each end of DDP
-    atexit.register(gc.unfreeze)
-    together: dict[tuple[str, str], list[str]] = {}
-    for word in words:
-        world, _, name = word.partition(":")
-        alone = name if "stuck" in name else ONE_QUEUE if name.endswith(ONE_QUEUE) else ""
-        together.setdefault((world, alone), []).append(name)
-    succeeded = True
-    for (world, _), names in together.items():
-        with TemporaryDirectory() as folder:
-            ranks = set()
-            for rank in range(int(world)):
-                if (pid := os.fork()) == 0:
-                    exit_as_rank(rank, int(world), names, f"{folder}/store")
-                ranks.add(pid)
-            succeeded = all_succeed(ranks) and succeeded
-    return 0 if succeeded else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    dressed.dress(one_queue=any(name.endswith(":one-queue") for name in sys.argv))
+    code = run_scenarios(globals(), backend=dressed.BACKEND)
+    sys.stdout.flush()
+    os._exit(code)  # a thread may wait for a collective that never comes

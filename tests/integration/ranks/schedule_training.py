@@ -14,6 +14,8 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -246,12 +248,15 @@ def equal_on_all_ranks(model: nn.Module, what: object) -> None:
         assert all(torch.equal(copy, copies[0]) for copy in copies), (what, name, "differs between ranks")
 
 
-def training(rank: int, steps: int, *, accumulating: bool = False, **options: Any) -> Callable[[Side], None]:
+def training(
+    rank: int, steps: int, *, accumulating: bool = False, grad_scaler: bool = False, **options: Any
+) -> Callable[[Side], None]:
     """`train` as a loop of `as_by_hand`."""
 
     def loop(side: Side) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if grad_scaler else None
         train(side.model, side.optimizer, side.call, steps=steps, rank=rank, after_backward=side.average,
-              accumulate=side.no_sync if accumulating else None, **options)  # fmt: skip
+              accumulate=side.no_sync if accumulating else None, scaler=scaler, **options)  # fmt: skip
 
     return loop
 
@@ -280,42 +285,8 @@ def assert_local(model: Any, rank: int) -> None:
 
 
 def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
-    """Average gradients by hand: the default of `check`."""
+    """Average gradients by hand: the default of `as_by_hand`."""
     return lambda: average_by_hand(model)
-
-
-def check(
-    kind: Callable[[], nn.Module],
-    schedule: str,
-    rank: int,
-    *,
-    steps: int = 3,
-    wait: str = "backward",
-    by_hand: Callable[[nn.Module, Handle], Callable[[], None]] = plainly,
-    tolerance: float | None = None,
-    **options: Any,
-) -> None:
-    """A model trains under the schedule what another trains whose gradients are averaged by hand."""
-    scaled, accumulating = options.pop("grad_scaler", False), options.pop("accumulating", False)
-    early = wait == "step" and not scaled and not options.get("clip")
-    given = {name: options.pop(name) for name in ("compress", "process_group") if name in options}
-
-    def trained(call: nn.Module, after_backward: Callable[[], None], no_sync: Callable[[], Any], made: Any) -> None:
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
-        train(*made, call, steps=steps, rank=rank, after_backward=after_backward, scaler=scaler,
-              accumulate=no_sync if accumulating else None, **options)  # fmt: skip
-
-    actual, optimizer = make(kind)
-    plan = buckets_of(actual, schedule)
-    with xbench.attach(
-        actual, optimizer, schedule=schedule, plan=plan, wait=wait, unused_parameters=True, **given,  # type: ignore[arg-type]
-    ) as handle:  # fmt: skip
-        after_backward = nothing_more if early else handle.synchronize
-        trained(handle.model, after_backward, handle.no_sync, (actual, optimizer))
-    made = make(kind)
-    trained(made[0], by_hand(made[0], handle), contextlib.nullcontext, made)
-    same(actual, made[0], (schedule, options), tolerance=tolerance, rounded="compress" in given)
-    assert engine_of(next(iter(trainable(actual).values()))) is None
 
 
 @dataclass
@@ -341,25 +312,39 @@ def as_by_hand(
     waits: bool = False,
     within: tuple[float, float] = (1e-5, 1e-6),
     attach: Callable[..., Handle] = xbench.attach,
+    by_hand: Callable[[nn.Module, Handle], Callable[[], None]] = plainly,
+    tolerance: float | None = None,
     **given: Any,
 ) -> Side:
     """The loop trains and returns under the schedule what it does with gradients averaged by hand.
 
-    `waits`: it synchronizes before each step. `within`: relative and absolute tolerance of what it returns. Returns the
-    side of the schedule, which is detached.
+    `waits`: it synchronizes before each step. `within`: relative and absolute tolerance of what it returns.
+    `tolerance`: of the parameters. Returns the side of the schedule, which is detached.
     """
-    expected, by_hand = made()
-    said = loop(Side(expected, by_hand, expected, lambda: average_by_hand(expected)))
     model, optimizer = made()
     with attach(model, optimizer, schedule=schedule, **given) as handle:
         average = handle.synchronize if waits else nothing_more
         side = Side(model, optimizer, handle.model, average, handle.no_sync, handle)
         heard = loop(side)
+    expected, optimizer = made()
+    said = loop(Side(expected, optimizer, expected, by_hand(expected, handle)))
     if said is not None:
-        assert heard is not None
         assert torch.allclose(said, heard, *within, equal_nan=True), (schedule, given, said, heard)
-    same(model, expected, (schedule, given))
+    same(model, expected, (schedule, given), tolerance=tolerance, rounded="compress" in given)
     return side
+
+
+def check(
+    kind: Callable[[], nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: Any
+) -> None:
+    """A model trains as by hand in the loop of `train`. `options`: of `training` and of `as_by_hand`."""
+    waits = wait != "step" or bool(options.get("grad_scaler") or options.get("clip"))
+    given = {name: options.pop(name) for name in options.keys() & {"compress", "process_group", "by_hand", "tolerance"}}
+    side = as_by_hand(
+        partial(make, kind), training(rank, steps, **options), schedule, waits=waits, wait=wait,
+        plan=buckets_of(make(kind)[0], schedule), unused_parameters=True, **given,
+    )  # fmt: skip
+    assert engine_of(next(iter(trainable(side.model).values()))) is None
 
 
 @contextlib.contextmanager
@@ -380,25 +365,30 @@ def collectives() -> Iterator[list[tuple[str, Tensor, dict[str, Any]]]]:
         yield calls
 
 
-def run_scenarios(*modules: dict[str, Any]) -> int:
-    """Run the scenarios in these modules that the command line names, or all; print one line for each."""
+def run_scenarios(*modules: dict[str, Any], backend: str = "gloo") -> int:
+    """Run the scenarios in these modules that the command line names, or all; print one line for each.
+
+    What follows a colon in a name is for whoever made the ranks.
+    """
     scenarios = {
         name: found
         for names in modules
         for name, found in names.items()
         if inspect.isfunction(found) and [*inspect.signature(found).parameters] == ["rank", "world"]
     }
-    rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ.get("STORE")
+    rank, world, path = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ.get("STORE")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}" if store else None, rank=rank, world_size=world)
-    failed = 0
+    store = dist.FileStore(path, world) if path else None
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     for name in sys.argv[1:] or list(scenarios):
         try:
-            scenarios[name](rank, world)
+            scenarios[name.partition(":")[0]](rank, world)
             print(f"{name}: ok", flush=True)
         except Exception:
-            failed = 1
             print(f"{name}: {traceback.format_exc()}", flush=True)
-            break  # the ranks may be out of step now
+            return 1  # the ranks may be out of step now
+    if store is not None:  # who leaves first would close its connections
+        store.set(f"ended {rank}", "")
+        store.wait([f"ended {other}" for other in range(world)], timedelta(seconds=60))
     dist.destroy_process_group()
-    return failed
+    return 0
