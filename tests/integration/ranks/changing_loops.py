@@ -138,16 +138,22 @@ def swap(model: Net) -> None:
         part.requires_grad_(trains)
 
 
+def thaw(model: Net) -> None:
+    model.stem.requires_grad_(True)
+
+
 def layers_that_train_later(rank: int, world: int) -> None:
     """No hook sends the gradients of a new layer or of one that is unfrozen, whoever updates it."""
     every = ("wfbp", "single", *PUT_OFF, "ddp")
     cases = [(schedule, {}, grow, given) for schedule in every for given in (True, False)]
     cases += [(schedule, {"wait": wait}, swap, True) for schedule in every for wait in ("backward", "step")]
+    # Also ten times over: what an arrival launches must not depend on which rank is refused a moment earlier.
+    cases += [(schedule, {"wait": "step"}, thaw, True) for schedule in (*every, *["dear"] * 10)]
     for schedule, options, change, given in cases:
         if schedule in PUT_OFF and not given:
             continue
         model, optimizer = made()
-        if change is swap:
+        if change is not grow:
             model.stem.requires_grad_(False)
             model.norm.requires_grad_(False)
         with xbench.attach(model, optimizer if given else None, schedule=schedule, **options) as handle:

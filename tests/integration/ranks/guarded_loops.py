@@ -108,18 +108,6 @@ def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
         assert not any(buffer.to(torch.complex64).any() for buffer in model.buffers())
 
 
-def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
-    def use(model: Net, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
-        steps(handle, optimizer, 2)
-        model.first.requires_grad_(True)
-        steps(handle, optimizer, 1)
-
-    # Also ten times over: what an arrival launches must not depend on which rank is refused a moment earlier.
-    schedules = (*SCHEDULES, *["dear"] * 10)
-    refuses("'first.weight' has become trainable", schedules, use, wait="step",
-            before=lambda model, _: model.first.requires_grad_(False))  # fmt: skip
-
-
 def sparse_gradients_are_refused(rank: int, world: int) -> None:
     def with_table(model: Net, optimizer: torch.optim.Optimizer) -> None:
         model.table = nn.Parameter(torch.ones(10, 3))
@@ -183,23 +171,24 @@ def two_passes_over_different_layers_are_refused(rank: int, world: int) -> None:
 def gradients_in_flight_are_refused(rank: int, world: int) -> None:
     """A GradScaler and clipping before `synchronize`; afterwards both are served."""
     words = "gradients are used before they are averaged"
-    for schedule, fused in itertools.product(("wfbp", "single", "optimal"), (False, True)):
+    cases = [*itertools.product(("wfbp", "single", "optimal"), (False, True)), *((name, False) for name in PUT_OFF)]
+    for schedule, fused in cases:
         model, _ = made()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         plan = [[name] for name, _ in model.named_parameters()]
         with xbench.attach(model, optimizer, schedule=schedule, plan=plan, wait="step") as handle:
             uses = (scaler.unscale_, scaler.step, lambda _: nn.utils.clip_grad_norm_(model.parameters(), 0.1))  # noqa: B023
-            for step, use in enumerate(uses):
+            for step, use in enumerate(uses[-1:] * 2 if schedule in PUT_OFF else uses):
                 optimizer.zero_grad()
                 scaler.scale(loss_of(handle.model, step)).backward()
                 with refused(words):
                     use(optimizer)
                 handle.synchronize()
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                scaler.step(optimizer)
                 scaler.update(4.0)
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            scaler.step(optimizer)
         equal_on_all_ranks(model, schedule)
 
 

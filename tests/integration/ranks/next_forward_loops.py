@@ -7,7 +7,6 @@ is about something else. The models and the hand-written average are in `schedul
 from __future__ import annotations
 
 import copy
-import io
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import uses_in_loops as uses
 from schedule_training import (
     Images,
     Net,
@@ -31,6 +31,7 @@ from schedule_training import (
     values_of,
 )
 from torch import Tensor, nn
+from uses_in_loops import Loop
 
 from xbench.records.parts import Parts
 from xbench.schedules import MODES
@@ -79,7 +80,6 @@ def attached(
     """With the test's buckets, and for `priority` parts of so many bytes, so many of them under way at once."""
     kind: type[Schedule] = MODES.load(schedule)  # type: ignore[assignment]
     buckets = buckets_of(model, schedule)
-    assert buckets is not None
     parts = parts_of(model, buckets, nbytes, credit) if nbytes is not None else None
     return kind().attach(AttachConfig(model, optimizer, buckets, None, "step", parts=parts))
 
@@ -192,84 +192,41 @@ def settings_are_those_of_the_step(rank: int, world: int) -> None:
     beside(loop, Attending, optimizer_kind=torch.optim.AdamW)  # Net has gradients that are rounding alone
 
 
-def what_reads_parameters_between_steps_gets_new_ones(rank: int, world: int) -> None:
-    """Validation, state dicts, a forward pass too many, and a step that is followed by another."""
+def every_use_between_steps_sees_the_update(rank: int, world: int) -> None:
+    """Reads, copies, files, steps, passes and changes in place before the next forward pass, without `finish`."""
 
-    def loop(side: Side) -> Tensor:
-        heard = []
-        model, optimizer = side.model, side.optimizer
-        for step in range(5):
-            one(model, optimizer, rank, step, side.average)
-            if step == 0:
-                model.eval()
-                with torch.no_grad():
-                    heard.append(model(batch(50, 0)[0]).sum())
-                model.train()
-            if step == 1:
-                heard += [value.sum() for value in model.state_dict().values() if value.is_floating_point()]
-            if step == 2:
-                states = optimizer.state_dict()["state"]
-                heard += [states[place]["momentum_buffer"].sum() for place in sorted(states)]
-            if step == 3:
-                optimizer.zero_grad()
-                optimizer.step()
-                torch.manual_seed(9)
-                heard.append(model(batch(60, 0)[0]).detach().sum())
-            if step == 4:
-                with torch.inference_mode():
-                    heard.append(model(batch(70, 0)[0]).sum().clone())
-        one(model, optimizer, rank, 5, side.average)
-        return torch.stack([value.detach().float() for value in heard])
+    def stepped_without_gradients(loop: Loop) -> list[Tensor]:
+        loop.optimizer.zero_grad()
+        loop.optimizer.step()
+        return [loop.call(uses.batch(60, 0)).detach()]
 
-    beside(loop)
+    def called_in_inference_mode(loop: Loop) -> list[Tensor]:
+        with torch.inference_mode():
+            return [loop.call(uses.batch(70, 0)).clone()]
 
+    def called_by_function(loop: Loop) -> list[Tensor]:
+        parameters = dict(loop.model.named_parameters())
+        return [torch.func.functional_call(loop.model, parameters, (uses.batch(50, 0),))]
 
-def every_other_use_of_a_parameter_sees_the_step(rank: int, world: int) -> None:
-    """Reads, copies, files and changes in place between a step and the next forward pass, without `finish`."""
+    def one_is_read(loop: Loop) -> list[Tensor]:
+        return [loop.model.head.weight.norm()]  # type: ignore[union-attr, operator]
 
-    def through_a_file(model: nn.Module) -> nn.Module:
-        file = io.BytesIO()
-        torch.save(model, file)
-        file.seek(0)
-        return torch.load(file, weights_only=False)  # type: ignore[no-any-return]
-
-    def vector(model: nn.Module) -> Tensor:
-        return nn.utils.parameters_to_vector(model.parameters())
-
-    mean: list[Tensor] = []
-
-    def average(model: nn.Module) -> Tensor:
-        if not mean:
-            mean.extend(torch.zeros_like(parameter) for parameter in model.parameters())
-        torch._foreach_lerp_(mean, list(model.parameters()), 0.5)
-        return torch.cat([value.flatten() for value in mean])
-
-    def clamped(model: nn.Module) -> Tensor:
-        for parameter in model.parameters():
-            parameter.data.clamp_(-0.2, 0.2)
-        return torch.zeros(1)
-
-    uses: tuple[Callable[[nn.Module], Tensor], ...] = (
-        average, clamped, vector,
-        lambda model: vector(copy.deepcopy(model)),
-        lambda model: vector(through_a_file(model)),
-        lambda model: model.second.weight.norm(),  # type: ignore[union-attr,operator]
-        lambda model: torch.func.functional_call(model, dict(model.named_parameters()), (batch(50, 0)[0],)),
-        lambda model: vector(torch.optim.swa_utils.AveragedModel(model)),
-    )  # fmt: skip
-
-    def loop(side: Side, use: Callable[[nn.Module], Tensor]) -> Tensor:
-        mean.clear()
+    def loop(side: Side, use: Callable[[Loop], list[Tensor] | None]) -> Tensor:
+        state = Loop(side.model, side.optimizer, side.call, side.call)
         heard = []
         for step in range(4):
-            one(side.model, side.optimizer, rank, step, side.average)
-            torch.manual_seed(step)
-            with torch.no_grad():
-                heard.append(use(side.model).flatten().clone())
-        return torch.cat(heard)
+            side.optimizer.zero_grad()
+            side.call(uses.batch(step, rank)).square().mean().backward()
+            side.average()
+            side.optimizer.step()
+            heard += use(state) or [torch.zeros(1)]
+        return torch.cat([value.detach().flatten() for value in heard])
 
-    for use in uses:
-        beside(partial(loop, use=use))
+    served = (uses.state_dict, uses.saved, uses.saved_whole, uses.copied, uses.validated, uses.validated_plainly,
+              uses.vector, uses.gradient_norms, uses.moments, uses.moving_average, uses.clamped, uses.loaded,
+              stepped_without_gradients, called_in_inference_mode, called_by_function, one_is_read)  # fmt: skip
+    for use in served:
+        beside(partial(loop, use=use), partial(uses.Net, uses.Shape(tied=True, unused="on rank 1")))
 
 
 def gradients_stay_after_a_step(rank: int, world: int) -> None:

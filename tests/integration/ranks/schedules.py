@@ -163,7 +163,6 @@ def one_collective_a_bucket(rank: int, world: int) -> None:
     """Counted at the process group: no more, no fewer, in plan order, whether or not gradients are missing."""
     model, optimizer = make(Net)
     plan = buckets_of(model, "optimal")
-    assert plan is not None
     with collectives() as calls, xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
         train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=nothing_more,
               sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip

@@ -124,22 +124,6 @@ def hooks_of_the_optimizer(rank: int, world: int) -> None:
             optimizer.step()
 
 
-def clipping_before_the_wait(rank: int, world: int) -> None:
-    """Gradients that are in flight cannot be clipped by mistake."""
-    for schedule in ("dear", "priority", "wfbp"):
-        model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle:
-            for _ in range(2):
-                optimizer.zero_grad()
-                handle.model(batch(0, rank), 0).backward()
-                with pytest.raises(UsageError, match="used before they are averaged"):
-                    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-                handle.synchronize()
-                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-                optimizer.step()
-        equal_on_all_ranks(model, schedule)
-
-
 class Wide(nn.Module):
     """Larger than the credit of `priority`, so that its parts are launched one after the other."""
 

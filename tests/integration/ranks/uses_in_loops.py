@@ -17,24 +17,76 @@ import torch
 import torch.distributed as dist
 from schedule_training import average_by_hand
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Features of a model. `gradless`: an autograd function returns None for a parameter."""
+
+    frozen: str = "nothing"
+    checkpointed: str = "no"
+    tied: bool = False
+    unused: str = "nothing"
+    gradless: bool = False
+
+
+PLAIN = Shape()
+
+
+class NoGradient(torch.autograd.Function):
+    """Uses a weight and returns no gradient for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        return x + 0 * weight.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
 
 
 class Net(nn.Module):
-    """Three layers, which torch's FSDP wraps by block. `moves`: training passes move a buffer, which they also read."""
+    """Blocks, which torch's FSDP wraps, and three layers around them. `step`: of the loop, for `shape`.
 
-    def __init__(self, moves: bool = False) -> None:
+    `moves`: training passes move a buffer, which they also read.
+    """
+
+    def __init__(self, shape: Shape = PLAIN, moves: bool = False) -> None:
         super().__init__()
+        self.shape, self.moves, self.step = shape, moves, 0
+        self.stem = nn.Linear(6, 6)
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2)])
+        self.extra = nn.Linear(6, 6)
         self.head = nn.Linear(6, 3)
-        self.moves = moves
         self.register_buffer("centre", torch.zeros(6))
+        if shape.tied:
+            self.blocks[1][0].weight = self.blocks[0][0].weight  # type: ignore[index, union-attr]
+        if shape.gradless:
+            self.gradless = nn.Parameter(torch.ones(3))
+        if shape.frozen in ("head", "stem"):
+            getattr(self, shape.frozen).requires_grad_(False)
+        elif shape.frozen == "one bias":
+            self.blocks[1][0].bias.requires_grad_(False)  # type: ignore[index, union-attr]
+
+    def uses_extra(self) -> bool:
+        unused = self.shape.unused
+        here = unused == "on rank 1" and dist.get_rank() == 1
+        return not (unused == "everywhere" or here or (unused == "at odd steps" and self.step % 2))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.moves and self.training and torch.is_grad_enabled():
             self.centre.lerp_(x.mean(0), 0.5)
-        x = x - self.centre
+        x = self.stem(x - self.centre)
         for block in self.blocks:
-            x = block(x)
+            if self.shape.checkpointed != "no" and x.requires_grad:
+                x = checkpoint(block, x, use_reentrant=self.shape.checkpointed == "reentrant")
+            else:
+                x = block(x)
+        if self.uses_extra():
+            x = x + self.extra(x)
+        if self.shape.gradless:
+            x = NoGradient.apply(x, self.gradless)
         return self.head(x)
 
 
@@ -77,8 +129,9 @@ def initial() -> dict[str, Tensor]:
 
 
 def optimizer_of(model: nn.Module, kind: str) -> torch.optim.Optimizer:
-    options = {"SGD": {"momentum": 0.9}, "Adagrad": {}, "AdamW": {"eps": 1e-3}}[kind]
-    return getattr(torch.optim, kind)(model.parameters(), lr=0.05, **options)  # type: ignore[no-any-return]
+    options = {"SGD": {"momentum": 0.9}, "AdamW": {"eps": 1e-3}, "LBFGS": {"max_iter": 1}}.get(kind, {})
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return getattr(torch.optim, kind)(parameters, lr=0.05, **options)  # type: ignore[no-any-return]
 
 
 # Reads.
