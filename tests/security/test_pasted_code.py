@@ -7,7 +7,7 @@ import ast
 import pytest
 from hostile import document, put, read
 
-from xbench.records import Comparison, Plan, Tuned
+from xbench.records import Plan
 from xbench.report.advice import what_to_paste
 from xbench.report.kinds.tuned import snippet
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
@@ -61,10 +61,7 @@ def test_a_schedule_that_is_none_is_not_pasted(text: str) -> None:
     data = document("comparison")
     put(data, ("modes", "optimal", "plan", "carrier"), text)
     record = read(data)
-    assert isinstance(record, Comparison)
     found = what_to_paste(record)
-    assert found is not None
     assert found.code is None
     tuned = read(document("tuned"))
-    assert isinstance(tuned, Tuned)
     assert calls(snippet(tuned.model_copy(update={"schedule": text}), "x")) <= TRAINS

@@ -25,9 +25,6 @@ from xbench.regress import load_suite
 
 PROFILE = json.loads((GOLDEN / "profile-v1.json").read_text(encoding="utf-8"))
 TRACE = Path(__file__).parents[2] / "examples" / "trace.csv"
-HELIOS = """job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
-1,u1,8,32,1,COMPLETED,2020-04-01 00:00:05,2020-04-01 00:00:06,2020-04-01 01:00:06,3600.0,1.0
-"""
 
 
 def refused(call: Callable[..., Any], *arguments: Any) -> XbenchError:
@@ -206,13 +203,6 @@ def test_a_trace_that_is_none(text: str, tmp_path: Path) -> None:
 
 def test_many_columns_are_refused_where_any_name_is_allowed() -> None:
     refused(reading.parse_table, ",".join(f"c{number}" for number in range(100_000)), "wide.csv", ())
-
-
-def test_a_trace_of_others_is_told_what_is_needed(tmp_path: Path) -> None:
-    error = refused(load_trace, trace(tmp_path, HELIOS))
-    assert "has no column 'name'" in str(error)
-    assert error.hint is not None
-    assert error.hint.startswith("it needs name, arrival_s, gpus, and has job_id, user, gpu_num")
 
 
 @pytest.mark.parametrize("column", ["exposed", "forward_share", "step_s", "memory_bytes"])

@@ -172,7 +172,6 @@ def verdict(
     for rank in group.ranks:
         rank.join(20)
     first, *others = [rank.parity for rank in group.ranks]
-    assert first is not None
     assert all(other == first for other in others)
     return first
 

@@ -133,7 +133,6 @@ def checked(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> tuple[Refe
     session.forward_backward = forward_backward
     made = reference._averaged(session, None)[0]
     _, second, local, averaged, _ = reference._averaged(session, made)
-    assert second is not None
     why = parity_power.not_shown(
         job, session.snapshot, lambda: reference.checker_of(session, made), local, averaged
     )  # fmt: skip

@@ -13,7 +13,7 @@ from torch._dynamo.exc import InternalTorchDynamoError
 
 from xbench.errors import SpecError, UsageError, WorkloadError
 from xbench.rank import profile_phase, rank_errors, store
-from xbench.rank.events import Event, ModeFailed
+from xbench.rank.events import Event
 from xbench.rank.rank_errors import MOST, attempt, message_of, place_of, refusals
 from xbench.schedules import parse_mode
 
@@ -25,7 +25,6 @@ def test_the_innermost_line_of_the_users_code(tmp_path: Path) -> None:
         "def helper(x):\n    return torch.nn.functional.linear(x, x[:, :1])\n"
     )
     spec = importlib.util.spec_from_file_location("train", file)
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with pytest.raises(RuntimeError) as caught:
@@ -101,7 +100,6 @@ def test_what_a_schedule_refuses_or_no_rank_can_compile_is_the_failure_of_its_mo
 ) -> None:
     refused, (event,) = attempted(monkeypatch, error, mode)
     assert refused == {mode: True}
-    assert isinstance(event, ModeFailed)
     assert (event.mode, event.message) == (mode, told)
 
 
