@@ -65,20 +65,14 @@ def test_a_scenario_ends_as_by_hand_on_every_rank(said: Said, script: str, world
         assert f"{scenario}: ok" in output, output[-3000:]
 
 
-DRAWN = {
-    "drawn_loops.py": (100 * SEED, 100 if ALL else 30),
-    "drawn_uses.py": (0, 500) if ALL else (60 * SEED % 480, 60),
-}
-"""First seed and number of the random loops of a script. Exploring draws 1000 new ones."""
-
-
 @pytest.mark.integration
-@pytest.mark.parametrize("script", DRAWN)
-def test_random_loops_train_as_by_hand_or_are_refused_on_every_rank(script: str, tmp_path: Path) -> None:
+def test_random_loops_train_as_by_hand_or_are_refused_on_every_rank(tmp_path: Path) -> None:
+    """Exploring draws 1000 new ones."""
     explore = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
-    first, count = (random.SystemRandom().randrange(10**9), 1000) if explore else DRAWN[script]
-    words = (str(first), str(count))
+    known = (0, 500) if ALL else (60 * SEED % 480, 60)
+    first, count = (random.SystemRandom().randrange(10**9), 1000) if explore else known
+    words = (RANKS / "drawn_uses.py", str(first), str(count))
     timeout_s = 1200 if explore or ALL else 300
-    for output in said_by_ranks(2, RANKS / script, *words, store=tmp_path / "store", timeout_s=timeout_s):
-        for scenario in scenarios_of(script):
+    for output in said_by_ranks(2, *words, store=tmp_path / "store", timeout_s=timeout_s):
+        for scenario in scenarios_of("drawn_uses.py"):
             assert f"{scenario}: ok" in output, output[-3000:]
