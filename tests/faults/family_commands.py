@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from .case import Case, after_signal, mount_tmpfs, unmount
+from .case import Case, after_signal, case, mount_tmpfs, unmount
 from .family_parent import saving, slow_save
 from .faults import to_parent, when
 from .harness import MODEL, PATIENCE_S, PIXELS, XBENCH, Live, Plant, Start, observe
@@ -39,7 +39,8 @@ def cases() -> Iterator[Case]:
     for command in ("tune", "converge"):
         for name in ("kill", "term", "int", "int5"):
             expected = replace(after_signal(name), at_least=1)
-            yield _case(f"R-{command}-{name}", expected, COMMANDS[command], _measured(to_parent(name)))
+            plant = _measured(to_parent(name))
+            yield case(f"R-{command}-{name}", expected, argv=COMMANDS[command], plant=plant)
     for command in ("converge", "profile"):
         for name in ("kill", "term", "int"):
             expected = after_signal(name)
@@ -49,10 +50,6 @@ def cases() -> Iterator[Case]:
     for name in ("kill", "term", "int", "int2", "hup"):
         yield Case(f"R-regress-{name}", after_signal(name), _regress(name))
     yield Case("R-converge-disk-full", Expected(codes=(DONE, FAILED)), _disk_full, frozenset({"root"}))
-
-
-def _case(name: str, expected: Expected, argv: Sequence[str], plant: Plant) -> Case:
-    return Case(name, expected, lambda folder: observe(Start(argv), folder, plant))
 
 
 def _measured(plant: Plant) -> Plant:

@@ -109,30 +109,22 @@ def go(live: Live) -> None:
 
 def at(phase: str, plant: Plant, delay_s: float = 0.1) -> Plant:
     """The fault, some time after rank 0 has begun a phase."""
-
-    def planted(live: Live) -> None:
-        live.wait_for_phase(phase)
-        time.sleep(delay_s)
-        plant(live)
-
-    return planted
+    return _later(lambda live: live.wait_for_phase(phase), delay_s, plant)
 
 
 def after(delay_s: float, plant: Plant) -> Plant:
     """The fault, some time after the start."""
-
-    def planted(live: Live) -> None:
-        time.sleep(delay_s)
-        plant(live)
-
-    return planted
+    return _later(lambda live: None, delay_s, plant)
 
 
 def when(what: Callable[[Live], bool], name: str, plant: Plant, delay_s: float = 0.2) -> Plant:
     """The fault, some time after something is true of the run."""
+    return _later(lambda live: live.wait_until(lambda: what(live), name), delay_s, plant)
 
+
+def _later(wait: Plant, delay_s: float, plant: Plant) -> Plant:
     def planted(live: Live) -> None:
-        live.wait_until(lambda: what(live), name)
+        wait(live)
         time.sleep(delay_s)
         plant(live)
 
