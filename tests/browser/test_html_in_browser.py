@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xbench.records import AnyRecord, Comparison, Regression, load
+from xbench.records import AnyRecord, Comparison, load
 from xbench.report.formats.html import page as html_page
 
 pytestmark = pytest.mark.browser
@@ -71,11 +71,9 @@ def records(name: str) -> Sequence[AnyRecord]:
 
 def _troubled(record: AnyRecord) -> Comparison:
     """A run that was cut off, in which one mode ran out of memory and one trained another network."""
-    assert isinstance(record, Comparison)
     modes = dict(record.modes)
     modes["single"] = modes["single"].model_copy(update={"status": "failed", "error": "rank 1 ran out of memory"})
     parity = modes["mgwfbp"].parity
-    assert parity is not None
     wrong = parity.model_copy(update={"ok": False, "max_relative_difference": 0.31, "worst_parameter": "fc.weight"})
     modes["mgwfbp"] = modes["mgwfbp"].model_copy(update={"parity": wrong})
     return record.model_copy(update={"modes": modes, "complete": False, "error": "interrupted in round 3 of launch 1"})
@@ -139,7 +137,6 @@ def test_it_opens_alone_and_fits_a_phone(browser: Any, files: dict[str, Path], n
 @pytest.mark.smoke
 def test_the_bars_are_the_record_s_times(rivals: Any) -> None:
     (record,) = records("rivals")
-    assert isinstance(record, Comparison)
     bars = rivals.evaluate(
         "() => document.getElementById('time-per-sample-plot')._fullData.flatMap(bars => bars.y.map("
         "(mode, place) => [mode, bars.x[place], bars.error_x.array[place]]))"
@@ -174,7 +171,6 @@ def test_failed_modes_are_seen(browser: Any, files: dict[str, Path]) -> None:
         assert [line.split()[:2] for line in told] == [["single", "FAILED:"], ["mgwfbp", "FAILED"]]
         assert page.locator("#time-per-sample .annotation-text", has_text="FAILED").count() == 2
         (record,) = records("troubled")
-        assert isinstance(record, Comparison)
         timed = {mode for mode, result in record.modes.items() if result.is_trusted}
         assert (
             set(page.evaluate("() => document.getElementById('time-per-sample-plot').data.flatMap(bars => bars.y)"))
@@ -184,7 +180,6 @@ def test_failed_modes_are_seen(browser: Any, files: dict[str, Path]) -> None:
 
 def test_verdicts_are_marks_at_their_ratios(browser: Any, files: dict[str, Path]) -> None:
     (record,) = records("regression")
-    assert isinstance(record, Regression)
     with Opened(browser, files["regression"]) as opened:
         page = opened.drawn()
         marks = page.evaluate(
@@ -307,7 +302,6 @@ def test_without_scripts_the_numbers_are_there(browser: Any, files: dict[str, Pa
     with Opened(browser, files["rivals"], java_script_enabled=False) as opened:
         text = opened.page.locator("#times").inner_text()
         (record,) = records("rivals")
-        assert isinstance(record, Comparison)
         assert all(mode in text for mode in record.modes)
         assert opened.page.locator("noscript").count() == 1
         assert not opened.page.locator("#theme").is_visible()

@@ -50,7 +50,6 @@ def test_modes_train_the_same_samples_and_the_synchronous_ones_the_same_network(
         (("resnet18", "--modes", "ddp,compute"), "'compute' trains no network of its own"),
         (("resnet18", "--fabric", "local:ranks=1"), "one worker has nobody to average gradients with"),
         (("resnet18", "--fabric", "local:ranks=2", "--samples", "3"), "less than one batch"),
-        (("resnet18", "--lr", "-1"), "--lr: -1 is not above 0"),
     ],
 )
 def test_what_cannot_be_trained_is_said_in_a_sentence(words: tuple[str, ...], said: str) -> None:

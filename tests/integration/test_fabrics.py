@@ -1,19 +1,19 @@
 """Shaped links for real: what they carry, what they leave, and how an ordinary user gets them."""
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from faults.case import has
+from faults.family_environment import as_nobody
 
 from xbench.errors import FabricError, SpecError
 from xbench.fabrics import links, open_fabric, parse_fabric, shaped, stale
 from xbench.units import parse_rate
 
-REPOSITORY = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.netns,
@@ -181,37 +181,10 @@ def test_however_the_parent_ends_nothing_is_left(how):
     assert ours("a1b2c5") == []
 
 
-AS_NOBODY = """
-    set -e
-    if [ -n "$HIDDEN" ]; then
-        mkdir "$SCRATCH/kept"; mount --bind "$SHOWN" "$SCRATCH/kept"
-        mount -t tmpfs -o mode=755 tmpfs "$HIDDEN"; mkdir -p "$SHOWN"; mount --bind "$SCRATCH/kept" "$SHOWN"
-    fi
-    cd /
-    exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
-"""
-
-
-def closed_ancestor(path):
-    """The first folder on the way to `path` that others may not enter, or None."""
-    return next((up for up in reversed(path.parents) if not up.stat().st_mode & 0o001), None)
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="becoming another user needs root")
+@pytest.mark.skipif(not has("another user"), reason="it takes root, setpriv, and a checkout that others may read")
 def test_an_ordinary_user_gets_shaped_links_or_an_honest_answer(tmp_path):
-    """In a mount namespace of its own, where an interpreter below a closed home is shown through it."""
-    shown = Path(sys.executable).resolve().parents[1]
-    hidden = closed_ancestor(shown)
-    if closed_ancestor(REPOSITORY) is not None or closed_ancestor(Path(sys.prefix)) is not None:
-        pytest.skip("the repository or its environment is not readable for others")
-    env = {**os.environ, "SCRATCH": str(tmp_path), "SHOWN": str(shown), "HIDDEN": str(hidden or ""), "HOME": "/"}
-    command = [sys.executable, "-m", "xbench", "env", "--links", "shaped:rate=100mbit"]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", textwrap.dedent(AS_NOBODY), "sh", *command],
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    command = [*as_nobody(tmp_path), sys.executable, "-m", "xbench", "env", "--links", "shaped:rate=100mbit"]
+    done = subprocess.run(command, env=os.environ | {"HOME": "/"}, cwd="/", capture_output=True, text=True)
     if done.returncode == 0:
         assert "as an ordinary user: in a user namespace" in done.stderr
         assert "asked 100 Mbit/s, measured 9" in done.stderr

@@ -54,16 +54,6 @@ def ends(running: subprocess.Popen[str], folder: Path) -> tuple[int, str, Compar
     return running.returncode, stderr, record
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, fabric: str) -> None:
-    running = measuring(tmp_path, "--fabric", fabric)
-    os.killpg(running.pid, signal.SIGINT)
-    code, stderr, record = ends(running, tmp_path)
-    assert code == 130
-    assert "error: interrupted" in stderr
-    assert record.error == "interrupted"
-    assert "Traceback" not in stderr
-
-
 @pytest.mark.parametrize(
     ("number", "limit", "told"),
     [
@@ -120,7 +110,6 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
     assert record.complete
     single = record.modes["single"]
     assert single.status == "failed"
-    assert single.error is not None
     assert re.fullmatch(
         r"rank 1 on host 0 \(round \d single step \d: computing\) ran out of memory with vast.py:make: 32768 GiB were "
         r"wanted \(let its factory make a smaller batch\)",
@@ -135,18 +124,6 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
         assert record.modes[mode].blocks == 4
         assert record.modes[mode].timeline is not None
     assert left_behind() == ""
-
-
-# --- models that cannot be run: one sentence, exit 2, nothing launched ----------------------------------------------
-
-
-def test_a_factory_that_raises_shows_its_own_message(tmp_path: Path) -> None:
-    script = tmp_path / "bad.py"
-    script.write_text("def make():\n    raise ValueError('the moon is in the wrong phase')\n")
-    done = xbench("compare", f"{script}:make", results=tmp_path / "o")
-    assert done.returncode == 2
-    assert "the moon is in the wrong phase" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_too_little_memory_is_said_beforehand(tmp_path: Path) -> None:

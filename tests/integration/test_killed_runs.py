@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from shares import drawn
-from typed_commands import as_comparison, events, in_phase, pid_of, started, wait_for, wait_until_gone, xbench
+from typed_commands import events, in_phase, pid_of, started, wait_for, wait_until_gone, xbench
+
+from xbench.records import load
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +55,7 @@ def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> 
     assert folders[1].name == f"{folders[0].name}-2"
     samples = []
     for folder in folders:
-        record = as_comparison(folder)
+        record = load(folder)
         assert record.complete
         assert len(record.samples) == 4
         samples.append([sample.steps_s for sample in record.samples])
@@ -79,7 +81,7 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     done = xbench("report", str(folder), "--json", str(tmp_path / "record.json"))
     assert done.returncode == 0, done.stderr
     assert "INCOMPLETE: rebuilt from the journals" in " ".join(done.stdout.split())
-    record = as_comparison(tmp_path / "record.json")
+    record = load(tmp_path / "record.json")
     assert {(sample.mode, sample.round) for sample in record.samples} == expected
     if phase != "profile":
         assert xbench("plan", str(folder)).returncode == 0
@@ -96,23 +98,26 @@ def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal
     assert running.returncode == 130, stderr
     assert "error: interrupted" in stderr
     (folder,) = (tmp_path / "runs").glob("[0-9]*")
-    record = as_comparison(folder / "record.json")
+    record = load(folder / "record.json")
     assert record.complete
     assert len(record.samples) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["frame.json", "launch0", "record.json"]
 
 
-def test_an_impatient_ctrl_c_keeps_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("presses", [1, 8])
+def test_ctrl_c_keeps_what_was_measured_however_impatient(tmp_path: Path, presses: int) -> None:
     running = begun(SLOW_SAVE, tmp_path, *PAIR, "--rounds", "400")
     wait_for(running, in_phase(tmp_path / "runs", "round 3"))
-    for _ in range(8):
+    for _ in range(presses):
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGINT)
         time.sleep(0.1)
     _, stderr = running.communicate(timeout=60)
     assert running.returncode == 130, stderr
+    assert "error: interrupted" in stderr
+    assert "Traceback" not in stderr
     assert wait_until_gone([pid_of(tmp_path / "runs", rank) for rank in range(2)])
     (folder,) = (tmp_path / "runs").glob("[0-9]*")
-    record = as_comparison(folder / "record.json")
+    record = load(folder / "record.json")
     assert record.error == "interrupted"
     assert {(sample.mode, sample.round) for sample in record.samples} == whole_blocks(tmp_path)

@@ -14,7 +14,7 @@ from typed_commands import command, processes_of, xbench
 
 from xbench.cluster.live.attempt import losses
 from xbench.cluster.live.ledger import JOBS, LEDGER, Started, read
-from xbench.records import LiveRun, load
+from xbench.records import load
 
 pytestmark = pytest.mark.integration
 
@@ -41,12 +41,6 @@ def written(folder: Path, *jobs: tuple[str, int, float], every: int = 50) -> Pat
     texts = [JOB.format(name=name, steps=steps, arrival_s=at_s, every=every) for name, steps, at_s in jobs]
     path.write_text("".join(texts), encoding="utf-8")
     return path
-
-
-def record_of(folder: Path) -> LiveRun:
-    record = load(folder)
-    assert isinstance(record, LiveRun)
-    return record
 
 
 def assert_whole(folder: Path, name: str, steps: int) -> None:
@@ -78,7 +72,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
-    record = record_of(undisturbed)
+    record = load(undisturbed)
     assert record.complete
     workers = [len(span.slots) for span in record.spans if span.job == "first"]
     assert workers[:2] == [2, 1]
@@ -106,7 +100,7 @@ def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: P
         controller.wait()
     done = xbench("cluster", "run", "--resume", str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
-    record = record_of(folder)
+    record = load(folder)
     assert record.resumed >= 1
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.crashes == 0 for job in record.jobs)
@@ -129,7 +123,7 @@ def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) ->
     _, told = controller.communicate(timeout=90)
     assert controller.returncode == 0, told
     assert "retry 1 of 3, from step" in told
-    record = record_of(folder)
+    record = load(folder)
     assert record.jobs[0].crashes == 1
     assert 0 <= record.jobs[0].lost_steps < 20 + 200
     assert record.jobs[0].restarts == 1
@@ -146,7 +140,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None
     _, told = controller.communicate(timeout=60)
     assert controller.returncode == 130, told
     assert f"xbench cluster run --resume {folder}" in " ".join(told.split())
-    record = record_of(folder)
+    record = load(folder)
     assert not record.complete
     assert record.jobs[0].lost_steps == 0
     assert record.spans[0].how == "stopped"

@@ -2,15 +2,14 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typed_commands import wait_until_gone
+from typed_commands import at_step, wait_until_gone
 
 from xbench.cluster.live import checkpoints
-from xbench.cluster.live.attempt import OVER, AttemptProgress, attempt_of, attempts, events_of, losses
+from xbench.cluster.live.attempt import AttemptProgress, attempt_of, attempts, events_of, losses
 from xbench.cluster.live.job_rank import EPOCH_STEPS
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
@@ -34,16 +33,6 @@ def engine() -> Iterator[LocalEngine]:
     made = LocalEngine(2)
     yield made
     made.close()
-
-
-def at_step(running: LocalRunning, step: int) -> AttemptProgress:
-    """Wait until a step has been applied."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while (look := running.look()).steps < step:
-        assert look.state not in OVER, look
-        assert time.monotonic() < deadline_s, look
-        time.sleep(0.002)
-    return look
 
 
 def pid_of(running: LocalRunning, rank: int) -> int:

@@ -10,7 +10,7 @@ from typed_commands import said_by_ranks
 
 from xbench import cli
 from xbench.planning.unit_plan import SEPARATOR
-from xbench.records import Layer, Profile, Tensor, Unit, load, loads, save
+from xbench.records import Layer, Tensor, Unit, load, loads, save
 from xbench.report.snippets import units_snippet
 from xbench.schedules.ddp import supported
 
@@ -21,7 +21,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "profile-v1.json"
 def record(path: Path, **step: Any) -> Path:
     """A profile of the ranks' model: seven layers, the last nearest the loss. `step`: options of its training step."""
     found = load(GOLDEN)
-    assert isinstance(found, Profile)
     layers = []
     for place, number in enumerate(range(6, -1, -1)):
         out = 8 if number == 6 else 64
@@ -61,7 +60,6 @@ def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "units.txt").write_text(units_snippet("auto:shard", units, "4 units", sums=True, tuned=True))
     assert cli.main(["plan", profile, "--emit", "json", "--modes", "ddp-tuned"]) == 0
     tuned = loads(capsys.readouterr().out)
-    assert isinstance(tuned, Profile)
     bucket_bytes = tuned.plans["ddp-tuned"].bucket_bytes
     assert len(bucket_bytes) > 2
     outputs = said_by_ranks(2, RANK, str(tmp_path), store=tmp_path / "store")

@@ -73,7 +73,6 @@ def bases(temporary: Path) -> list[Path]:
 def only_regression(folder: Path) -> Regression:
     (path,) = (folder / "results" / "runs").glob("*-regression/record.json")
     record = load(path)
-    assert isinstance(record, Regression)
     return record
 
 

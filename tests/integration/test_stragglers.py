@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typed_commands import NETNS, command, left_behind, only_record, ran
 
-from xbench.records import Profile, Stragglers
+from xbench.records import Stragglers
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,6 @@ def found(folder: Path, plant: str, *words: str, start: list[str] | None = None)
     done = ran([*begin, *words], cwd=ROOT, env=env, results=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     (job,) = only_record(folder).profiled
-    assert job.stragglers is not None
     assert left_behind() == ""
     return job.stragglers, " ".join(done.stdout.split())
 
@@ -40,7 +39,6 @@ def test_a_slow_backward_pass_is_named_with_its_layer(tmp_path: Path) -> None:
     assert "Rank 1 holds the others back: backward from layers.2 on, " in said
     assert stragglers.links == []
     record = only_record(tmp_path)
-    assert isinstance(record, Profile)
     assert {"rank0.input_s", "rank1.input_s"} <= record.samples.keys()
     assert all(tensor.ready_loaded_s for layer in record.layers for tensor in layer.tensors)
 

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from xbench.cluster.live.attempt import OVER, AttemptProgress
 from xbench.fabrics import links, shaped
 from xbench.fabrics.stale import owner_lives
 from xbench.rank.journal import pid_alive
@@ -102,16 +103,9 @@ def only_record(folder: Path) -> Profile | Comparison:
     return load(path)
 
 
-def as_comparison(path: Path) -> Comparison:
-    record = load(path)
-    assert isinstance(record, Comparison)
-    return record
-
-
 def comparison(folder: Path) -> Comparison:
     """The record of the only run, a comparison."""
-    (path,) = folder.glob("*/record.json")
-    return as_comparison(path)
+    return only_record(folder)
 
 
 def compare(*words: str, results: Path, **how: Any) -> tuple[Comparison, subprocess.CompletedProcess[str]]:
@@ -169,6 +163,16 @@ def wait_until_gone(pids: Sequence[int]) -> bool:
     while any(pid_alive(pid) for pid in pids) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     return not any(pid_alive(pid) for pid in pids)
+
+
+def at_step(running: Any, step: int) -> AttemptProgress:
+    """Wait until an attempt of a live job has applied a step."""
+    deadline_s = time.monotonic() + 90
+    while (look := running.look()).steps < step:
+        assert look.state not in OVER, look
+        assert time.monotonic() < deadline_s, look
+        time.sleep(0.002)
+    return look
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
