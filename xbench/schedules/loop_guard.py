@@ -45,6 +45,15 @@ class _LastStep(NamedTuple):
     gradient: weakref.ref[Tensor] | None = None
     version: int = 0
 
+    @classmethod
+    def with_gradient(cls, passes: int, first: Tensor | None) -> _LastStep:
+        """The state with this gradient as it is now."""
+        return cls(passes) if first is None else cls(passes, weakref.ref(first), first._version)
+
+    def has(self, first: Tensor) -> bool:
+        """True if the gradient is the same as then, and has not changed."""
+        return self.gradient is not None and self.gradient() is first and self.version == first._version
+
 
 class LoopGuard:
     """Guard of the loop that trains `model`, until `remove`. `parameters` are those that the schedule serves.
@@ -78,6 +87,8 @@ class LoopGuard:
         """The AccumulateGrad nodes, on which DDP has its hooks."""
         self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
         self._probes: dict[int, RemovableHandle] = {}
+        self._excused = _LastStep(0)
+        """The gradient that only parameters without a hook may have brought; zero1 steps twice with it."""
         self._handles = [uncopied(model.register_forward_pre_hook(self._before_forward))]
         for name, parameter in parameters.items():
             if parameter._post_accumulate_grad_hooks:
@@ -101,9 +112,12 @@ class LoopGuard:
             for key in [key for key in self._probes if key != id(parameter)]:
                 self._probes.pop(key).remove()
 
-        for parameter in self._parameters.values() if self._averages else ():
+        for parameter in self._trainable() if self._averages else ():
             if id(parameter) not in self._probes:
                 self._probes[id(parameter)] = parameter.register_post_accumulate_grad_hook(seen)  # type: ignore[no-untyped-call]
+
+    def _trainable(self) -> list[Parameter]:
+        return [parameter for parameter in self._parameters.values() if parameter.requires_grad]
 
     def remove(self) -> None:
         """Remove all hooks."""
@@ -129,10 +143,25 @@ class LoopGuard:
                 "schedule averages",
                 hint="call handle.model itself, or attach no schedule where a trainer wraps the model",
             )
+        if active is not None and active is self._wrapper and active.require_backward_grad_sync:
+            self._refuse_frozen(active)
         addresses = _addresses(self._parameters)
         if addresses != self._addresses:  # a conversion makes other memory
             self._refuse_converted()
             self._addresses = addresses
+
+    def _refuse_frozen(self, wrapper: DistributedDataParallel) -> None:
+        """Raise AlikeError for a parameter whose gradient DDP would wait for, with the rest of its bucket.
+
+        A wholly frozen model has no gradients to wait for.
+        """
+        frozen = [name for name, parameter in self._parameters.items() if not parameter.requires_grad]
+        if frozen and len(frozen) < len(self._parameters) and not wrapper.find_unused_parameters:
+            raise AlikeError(
+                f"parameter {frozen[0]!r} was frozen after the schedule was attached, and DDP waits for its gradient",
+                hint="detach the schedule, freeze parameters on all ranks, and attach it again, or attach it with "
+                "unused_parameters=True",
+            )
 
     def _refuse_converted(self) -> None:
         """Raise AlikeError for a parameter of another kind, and for one that was converted and back under DDP."""
@@ -185,10 +214,11 @@ class LoopGuard:
             return
         first = served[0].grad
         assert first is not None
-        if last.gradient is not None and last.gradient() is first and last.version == first._version:
+        if last.has(first) or self._excused.has(first):
             return
-        if 0 < len(self._probes) < len(self._parameters):
+        if self._probes and any(id(parameter) not in self._probes for parameter in self._trainable()):
             self.probe()
+            self._excused = _LastStep.with_gradient(last.passes, first)
             return
         for parameter in served:
             if parameter.grad is not None and bool(parameter.grad.any()):
@@ -211,9 +241,7 @@ class LoopGuard:
 
     def _note(self, optimizer: Optimizer, passes: int) -> None:
         served = (p.grad for p in _held(optimizer) if p.grad is not None and id(p) in self._names)
-        first = next(served, None)
-        seen = (None, 0) if first is None else (weakref.ref(first), first._version)
-        self._steps[optimizer] = _LastStep(passes, *seen)
+        self._steps[optimizer] = _LastStep.with_gradient(passes, next(served, None))
 
 
 def _before_steps(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:

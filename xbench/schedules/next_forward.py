@@ -36,7 +36,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 from xbench.schedules import deferred_update
-from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.base import AttachConfig, Handle, Schedule, guard_copies
 from xbench.schedules.bucket import Bucket, CommBucket
 from xbench.schedules.checks import default_buckets, group_ids
 from xbench.schedules.due_updates import DueUpdates, UsedGradient, no_longer_due
@@ -416,4 +416,7 @@ class DeferredUpdate(Schedule):
 
     def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; `wait` is ignored."""
-        return NextForwardHandle(setup.model, self.engine(setup))
+        engine = self.engine(setup)
+        handle = NextForwardHandle(setup.model, engine)
+        handle.at_detach(guard_copies(engine.optimizer, engine.finish))
+        return handle

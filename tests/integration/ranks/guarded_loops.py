@@ -226,6 +226,27 @@ def passes_of_the_model_itself(rank: int, world: int) -> None:
         loss_of(model).backward()
 
 
+def parameters_that_are_frozen_under_ddp(rank: int, world: int) -> None:
+    """DDP would wait for their gradients, and leave the rest of their bucket unaveraged until it raises."""
+    for schedule in ("ddp", "zero1"):
+        for unused in (False, True):
+            model, optimizer = made()
+            with xbench.attach(model, optimizer, schedule=schedule, unused_parameters=unused) as handle:
+                loss_of(handle.model).backward()
+                model.second.requires_grad_(False)
+                optimizer.step()
+                optimizer.zero_grad()
+                if not unused:
+                    with refused("parameter 'second.weight' was frozen after the schedule was attached"):
+                        loss_of(handle.model, 1)
+                    with handle.no_sync():
+                        loss_of(handle.model, 1).backward()
+                    model.second.requires_grad_(True)
+                loss_of(handle.model, 1).backward()
+                optimizer.step()
+            equal_on_all_ranks(model, schedule)
+
+
 class Centred(Net):
     """A buffer that is made from the batch, read in forward, and one that is not changed."""
 

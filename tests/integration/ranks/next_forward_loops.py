@@ -223,8 +223,9 @@ def every_use_between_steps_sees_the_update(rank: int, world: int) -> None:
         return torch.cat([value.detach().flatten() for value in heard])
 
     served = (uses.state_dict, uses.saved, uses.saved_whole, uses.copied, uses.validated, uses.validated_plainly,
-              uses.vector, uses.gradient_norms, uses.moments, uses.moving_average, uses.clamped, uses.loaded,
-              stepped_without_gradients, called_in_inference_mode, called_by_function, one_is_read)  # fmt: skip
+              uses.vector, uses.gradient_norms, uses.moments, uses.optimizer_copied, uses.moving_average, uses.clamped,
+              uses.loaded, stepped_without_gradients, called_in_inference_mode, called_by_function,
+              one_is_read)  # fmt: skip
     for use in served:
         beside(partial(loop, use=use), partial(uses.Net, uses.Shape(tied=True, unused="on rank 1")))
 
