@@ -135,14 +135,14 @@ class Lazy(Policy):
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (Scripted({0.0: {"a": Grant(3)}}), "granted 3 GPUs at 0 s, and there are 2"),
-        (Scripted({0.0: {"a": Grant(1, 0.0)}}), "granted"),
-        (Lazy(), "leaves 1 jobs waiting forever"),
+        (lambda: Scripted({0.0: {"a": Grant(3)}}), "granted 3 GPUs at 0 s, and there are 2"),
+        (lambda: Scripted({0.0: {"a": Grant(1, 0.0)}}), "granted"),
+        (Lazy, "leaves 1 jobs waiting forever"),
     ],
 )
-def test_a_policy_that_cannot_be_is_a_programming_error(policy: Policy, said: str) -> None:
+def test_a_policy_that_cannot_be_is_a_programming_error(policy: Callable[[], Policy], said: str) -> None:
     with pytest.raises(RuntimeError, match=said):
-        run([Job("a", 0.0, 1, 5.0, Amdahl())], policy, 2)
+        run([Job("a", 0.0, 1, 5.0, Amdahl())], policy(), 2)
 
 
 def test_a_policy_that_only_waits_is_refused() -> None:
