@@ -59,8 +59,8 @@ class ModeInfo:
     """Form of the buckets under `next_forward`: halves (reduce-scatter, all-gather), or parts with priorities."""
     gradients: Gradients = "all"
     """Gradients that are averaged: all, as DDP does; some, which changes the training; or none."""
-    trial_rank: int | None = None
-    """Position of its buckets among the candidates of `auto`'s search. None: they are none."""
+    candidate_rank: int | None = None
+    """Position of its buckets among the candidates of `auto`'s search. None: the search leaves them out."""
     script_change: int = MAX_CHANGE
     """Size of the change in a training script: 0 nothing, 1 an argument, 2 a call, 3 a call with a plan, 4 a call that
     sends every gradient by itself, 5 a call after which parameters are updated in the next forward pass, 6 more."""
@@ -206,19 +206,19 @@ _OURS = (
     ModeInfo("compute", "no communication at all: the control", "xbench.schedules.bucketed:Compute",
              planner=_PLANNERS + "nothing", takes_plan=False, reducer="none", overlap="none", gradients="local"),
     ModeInfo("ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB", "xbench.schedules.ddp:Ddp",
-             planner=_PLANNERS + "ddp", takes_plan=False, reducer="ddp", trial_rank=2, script_change=0),
+             planner=_PLANNERS + "ddp", takes_plan=False, reducer="ddp", candidate_rank=2, script_change=0),
     ModeInfo("ddp-tuned", "DDP's own reducer with the exact plan's buckets", "xbench.schedules.ddp:DdpTuned",
              planner=_PLANNERS + "tuned_ddp", needs_link=True, reducer="ddp", script_change=1),
     ModeInfo("single", "one collective after the whole backward pass", "xbench.schedules.bucketed:Single",
-             planner=_PLANNERS + "single", overlap="none", trial_rank=4, script_change=2),
+             planner=_PLANNERS + "single", overlap="none", candidate_rank=4, script_change=2),
     ModeInfo("wfbp", "one collective a tensor, as soon as it is ready", "xbench.schedules.bucketed:Wfbp",
-             planner=_PLANNERS + "wfbp", trial_rank=5, script_change=4),
+             planner=_PLANNERS + "wfbp", candidate_rank=5, script_change=4),
     ModeInfo("mgwfbp", "the MG-WFBP paper's greedy merging", "xbench.schedules.bucketed:MgWfbp",
-             planner=_PLANNERS + "mgwfbp", plan_note=_PLANNERS + "mgwfbp_note", needs_link=True, trial_rank=3,
+             planner=_PLANNERS + "mgwfbp", plan_note=_PLANNERS + "mgwfbp_note", needs_link=True, candidate_rank=3,
              script_change=3),
     ModeInfo("optimal", "exact best buckets for a link that costs computation nothing",
              "xbench.schedules.bucketed:Optimal", planner=_PLANNERS + "optimal", plan_note=_PLANNERS + "optimal_note",
-             needs_link=True, trial_rank=1, script_change=3),
+             needs_link=True, candidate_rank=1, script_change=3),
     ModeInfo("auto", "the best plan of a search that knows what traffic costs compute",
              "xbench.schedules.bucketed:Auto", planner=_PLANNERS + "searched", needs_link=True, script_change=3,
              searches="backward"),
@@ -335,10 +335,10 @@ def planned_modes() -> tuple[str, ...]:
     return (*waiting_modes(), *next_forward_modes(), *searched)
 
 
-def tried_modes() -> tuple[str, ...]:
-    """Return modes whose buckets are candidates of `auto`'s search, in their order."""
-    tried = [info for info in MODES if info.trial_rank is not None]
-    return tuple(info.name for info in sorted(tried, key=lambda info: info.trial_rank or 0))
+def candidate_modes() -> tuple[str, ...]:
+    """Return the modes whose buckets are candidates of `auto`'s search, by `candidate_rank`."""
+    found = [info for info in MODES if info.candidate_rank is not None]
+    return tuple(info.name for info in sorted(found, key=lambda info: info.candidate_rank or 0))
 
 
 def mode_that_travels(travels: Travels) -> str:

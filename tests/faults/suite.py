@@ -129,7 +129,7 @@ def keep(output: Path, seed: int, result: Result) -> None:
 
 
 def summary(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By family: its title, and how many cases were run, held, broken and skipped."""
+    """Return the title of each family, and how many of its cases were run, held, broken and skipped."""
     found: dict[str, dict[str, Any]] = {}
     for family in TITLES:
         mine = [result for name, result in results.items() if name.partition("-")[0] == family]

@@ -32,7 +32,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], list[str]]:
-    """What the ranks of a case print. All share one import of torch, and who gets stuck has ranks of its own."""
+    """Return what the ranks of a case print. All share one import of torch, and who gets stuck has ranks of its own."""
     groups: dict[tuple[int, str], list[str]] = {}
     for world, name in CASES:
         alone = name if "stuck" in name else name.partition(":")[2]

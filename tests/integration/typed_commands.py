@@ -128,13 +128,13 @@ def compared(folder: Path, source: str, modes: str, *options: str, ranks: int = 
 
 
 def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
-    """What so many ranks print that run a script which meets over a file store."""
+    """Return what `world` ranks print that run a script and meet over a file store."""
     (said,) = said_by_groups([[world, str(script), *arguments]], store, timeout_s)
     return said
 
 
 def said_by_groups(groups: Sequence[Sequence[int | str]], store: Path, timeout_s: float) -> list[list[str]]:
-    """What each rank of each group prints; `ranks/forked.py` says what a group is."""
+    """Return what each rank of each group prints; `ranks/forked.py` says what a group is."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
         [sys.executable, str(FORKED), str(store), json.dumps(groups)], env=env, start_new_session=True

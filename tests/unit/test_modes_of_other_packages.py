@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import SpecError
-from xbench.modes import GROUP, MODES, ModeInfo, Modes, mode_info, planned_modes, tried_modes
+from xbench.modes import GROUP, MODES, ModeInfo, Modes, candidate_modes, mode_info, planned_modes
 
 PROFILE = Path(__file__).parents[1] / "golden" / "profile-v1.json"
 THEIRS = ModeInfo("as they call it", "in their words", "theirs:Theirs", planner="theirs:plan")
@@ -113,5 +113,5 @@ def test_facts_name_code_and_modes_that_exist() -> None:
             assert other in MODES, info.name
         assert bool(info.schedule) != info.paired
         assert info.remedy is None or info.obstacle is not None
-    assert tried_modes() == ("optimal", "ddp", "mgwfbp", "single", "wfbp")
-    assert set(tried_modes()) <= set(planned_modes())
+    assert candidate_modes() == ("optimal", "ddp", "mgwfbp", "single", "wfbp")
+    assert set(candidate_modes()) <= set(planned_modes())

@@ -21,10 +21,10 @@ from xbench.modes import (
     EXACT,
     MODES,
     ModeInfo,
+    candidate_modes,
     mode_info,
     next_forward_modes,
     planned_modes,
-    tried_modes,
     waiting_modes,
 )
 from xbench.planning import merge
@@ -239,7 +239,7 @@ class Planner:
 
     def _by_loaded_times(self) -> list[tuple[str, Buckets]]:
         """Buckets of other modes by ready times under traffic, which the search does not use."""
-        found = [(mode, self._chosen(MODES.entry(mode))) for mode in tried_modes() if MODES.entry(mode).needs_link]
+        found = [(mode, self._chosen(MODES.entry(mode))) for mode in candidate_modes() if MODES.entry(mode).needs_link]
         return [(mode, chosen) for mode, chosen in found if not isinstance(chosen, Candidate)]
 
     def _note(self, mode: ModeInfo, step_s: float) -> str | None:

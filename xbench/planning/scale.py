@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
-from xbench.modes import EXACT, mode_info, next_forward_modes, tried_modes, waiting_modes
+from xbench.modes import EXACT, candidate_modes, mode_info, next_forward_modes, waiting_modes
 from xbench.planning.conversion import carried_contention, carried_over, flat_ring_caution
 from xbench.planning.cost import MAX_WORKERS, CostCurve
 from xbench.planning.measured import Measured, check_ring
@@ -116,8 +116,8 @@ def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
 def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
     """The best buckets among every mode's own and exact plans with a higher launch cost."""
     gradients, cost = planner.step.gradients, planner.cost
-    tried = [mode for mode in waiting_modes() if mode in tried_modes()]
-    candidates = [planner.indices(plans.get(mode) or planner.plan(mode)) for mode in tried]
+    modes = [mode for mode in waiting_modes() if mode in candidate_modes()]
+    candidates = [planner.indices(plans.get(mode) or planner.plan(mode)) for mode in modes]
     if cost is not None:
         lines = [CostCurve.line(cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
         candidates += [optimal_contiguous(gradients, line) for line in lines]

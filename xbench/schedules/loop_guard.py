@@ -88,7 +88,7 @@ class LoopGuard:
         self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
         self._probes: dict[int, RemovableHandle] = {}
         self._excused = _LastStep(0)
-        """The gradient that only parameters without a hook may have brought; zero1 steps twice with it."""
+        """The gradient of the last backward pass that the one hook may have missed. zero1 checks a step twice."""
         self._handles = [uncopied(model.register_forward_pre_hook(self._before_forward))]
         for name, parameter in parameters.items():
             if parameter._post_accumulate_grad_hooks:

@@ -295,7 +295,7 @@ def difference(loop: Loop, expected: Loop) -> str:
 
 
 def on_this_rank(case: Case, expected: Loop, group: dist.ProcessGroup | None) -> str:
-    """How the loop ended here: 'trained: DIGEST', 'refused: …', 'warned: …', 'raised …' or 'WRONG …'."""
+    """Return how the loop ended here: 'trained: DIGEST', 'refused: …', 'warned: …', 'raised …' or 'WRONG …'."""
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

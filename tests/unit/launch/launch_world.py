@@ -73,7 +73,7 @@ class World:
 
 
 class Store:
-    """Where ranks meet, as a dictionary, which may go away."""
+    """A store in which ranks meet, as a dictionary. It may go away."""
 
     def __init__(self):
         self.kept = {}

@@ -1,4 +1,4 @@
-"""How auto settles on a plan: the search's favourite or DDP itself, after turns of real steps. The steps are faked."""
+"""Mode auto takes the search's favourite or DDP itself, after turns of steps. The steps are faked."""
 
 from __future__ import annotations
 
